@@ -18,8 +18,7 @@ from blockyard.config.choices import catalog
 from blockyard.config.json_schema import GLOBAL, finished, group_schemas
 from blockyard.config.placed_nodes import default_node
 from blockyard.sweep.spec import sweep_yaml
-from blockyard.sweep.spec.json_schema import sweep_schema
-from blockyard.sweep.spec.question import COMMAND_KEYS, KEYS
+from blockyard.sweep.spec.keys import SweepFile, sweep_schema
 from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.xdist_group("schema")  # which makes the schemas once
@@ -57,7 +56,8 @@ def test_every_sweep_is_valid() -> None:
 
 def test_every_key_of_a_sweep_has_a_schema() -> None:
     properties = sweep_schema()["properties"]
-    assert properties.keys() == {*KEYS, *COMMAND_KEYS}
+    assert properties.keys() == SweepFile.model_fields.keys()
+    assert all(each["description"] for each in properties.values())
     assert [key for key, each in properties.items() if {} in each.get("anyOf", ())] == []
 
 

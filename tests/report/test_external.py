@@ -67,8 +67,8 @@ def test_tables_say_that_nothing_is_paired(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("external", "message"),
     [
-        (["a"], "is not a mapping of figures"),
-        ({"a": {"source": "x"}}, "external.a.value: expected a number"),
+        (["a"], "external: expected a mapping of figures, .* not"),
+        ({"a": {"source": "x"}}, "external.a.value: missing; write a number"),
         ({"a": {"value": 1}}, "external.a.source: missing"),
         ({"a": {"value": 1, "source": "x", "sd": 0.1}}, "external.a.sd: expected a standard deviation of n runs"),
         ({"a": {"value": 1, "source": "x", "n": 0}}, "external.a.n: expected a number of runs"),

@@ -18,7 +18,7 @@ from blockyard.sweep.execution.tables import PlanStatus, print_plan
 from blockyard.sweep.plan import planner
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.spec import question
-from blockyard.sweep.spec.ladder import label, parse_ladder
+from blockyard.sweep.spec.keys import label
 from tests.sweep.spec_plans import plan_from, refusals
 
 SMALL = "experiment=gpt_code_small, model.depth=1, model.heads=1, data.batch_size=4, logger=none"
@@ -126,11 +126,13 @@ def test_the_dry_run_prints_the_rungs(climbed: SweepPlan, monkeypatch: pytest.Mo
 
 
 def test_floors_of_their_own_are_a_word_of_the_ladder() -> None:
-    problems: list[str] = []
     rungs = {"params": [1e4, 3e4, 1e5, 3e5]}
-    assert parse_ladder({**rungs, "floors": "own"}, problems) == {**rungs, "floors": "own"}
-    assert parse_ladder({**rungs, "floors": "shared"}, problems) == rungs
-    assert not problems
+    for ladder, expected in (
+        ({**rungs, "floors": "own"}, {**rungs, "floors": "own"}),
+        ({**rungs, "floors": "shared", "tokens_per_param": None}, rungs),
+    ):
+        read = question.parse({"claim": "x", "arms": {"a": []}, "ladder": ladder}, name="x")
+        assert read.as_dict()["ladder"] == expected
 
 
 def test_an_arm_of_the_command_line_is_meant_at_all_rungs(climbed: SweepPlan) -> None:
@@ -195,16 +197,22 @@ def test_plans_without_a_ladder_are_as_before(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (FLOPS.replace(", 1e12]", "]"), "ladder.flops: 3 rungs; a law of loss against compute needs 4 or more"),
+        (
+            FLOPS.replace(", 1e12]", "]"),
+            "ladder.flops: expected 4 or more numbers above 0, as a law",
+        ),
         (FLOPS.replace("1e10, 1e11", "1e11, 1e10"), "do not rise"),
         (FLOPS.replace("1e10, 1e11", "1e10, 1e10"), "do not rise"),
-        (FLOPS.replace("1e10", "-1"), "expected a list of numbers above 0"),
-        (FLOPS.replace("flops", "flop"), "not one list of rungs"),
+        (FLOPS.replace("1e10", "-1"), "ladder.flops: expected 4 or more numbers above 0"),
+        (FLOPS.replace("flops", "flop"), "ladder.flop: unknown key; did you mean flops?"),
         ("ladder: {flops: [1, 2, 3, 4], params: [1, 2, 3, 4]}", "not one list of rungs"),
         (FLOPS.replace("tokens_per_param", "tokens_per_params"), "did you mean tokens_per_param?"),
-        (FLOPS.replace("param: 5", "param: 0"), "expected a number above 0, such as 20, not 0"),
-        (FLOPS.replace("param: 5", "param: 5, floors: each"), "ladder.floors=each: expected shared or own"),
-        (FLOPS.replace("param: 5", "param: null"), "leaves the steps of a rung open"),
+        (
+            FLOPS.replace("param: 5", "param: 0"),
+            "tokens_per_param: expected a number above 0, such as 20, where",
+        ),
+        (FLOPS.replace("param: 5", "param: 5, floors: each"), 'ladder.floors: "each" is not one of shared, own'),
+        (FLOPS.replace("param: 5", "param: null"), "such as 20, where rungs set the steps, not null"),
         (FLOPS + "seeds: {first: 3, most: 9, until: decided}", "a sweep that stops when it is decided has no law"),
         (FLOPS + "tune: {model.dim: [8, 16]}", "ladder: it solves for the width, so tune cannot contain model.dim"),
         (FLOPS.replace("1e9", "1e3"), "1e3 FLOPs are out of reach of mlp by model.dim; the nearest is"),

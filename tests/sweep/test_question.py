@@ -42,11 +42,11 @@ def problems(text: str, name: str = "file") -> list[str]:
 def test_a_good_file(tmp_path):
     (tmp_path / "good.yaml").write_text(GOOD.lstrip())
     question = read(tmp_path / "good.yaml")
-    assert (question.name, question.baseline, question.seeds) == ("good", "post", (0, 1, 2, 3, 4))
+    assert (question.name, question.keys.baseline, question.seeds) == ("good", "post", (0, 1, 2, 3, 4))
     assert question.header == "Does it matter?\n\ncommand    blockyard sweep good"
     assert [arm.name for arm in question.arms] == ["post", "pre"]
     assert question.tune == {"optimizer.lr": [3e-4, 1e-3]}
-    assert question.tune_seeds == 2
+    assert question.keys.tune_seeds == 2
     plain = question.as_dict()
     assert plain["arms"] == {"post": ["block=post_norm"], "pre": ["block=pre_norm"]}
     assert plain["kind"] == "arms"
@@ -54,15 +54,15 @@ def test_a_good_file(tmp_path):
 
 def test_what_a_file_may_leave_out():
     question = parse(sweep_yaml.parse(f"claim: x\n{ARMS}"), name="x")
-    assert (question.baseline, question.seeds, question.base, question.metric) == ("a", (0, 1, 2), (), None)
+    assert (question.keys.baseline, question.seeds, question.base, question.keys.metric) == ("a", (0, 1, 2), [], None)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (ARMS, "claim: missing; write one sentence"),
-        (f"claim: 3\n{ARMS}", "claim: 3 is not a text"),
-        (f"claim:\n{ARMS}", "claim: null is not a text"),
+        (f"claim: 3\n{ARMS}", "claim: expected one sentence that the sweep could prove wrong, not 3"),
+        (f"claim:\n{ARMS}", "claim: expected one sentence that the sweep could prove wrong, not null"),
         (f"claim: x\n{ARMS}\nseed: 3", "seed: unknown key; did you mean seeds? (keys: claim, source,"),
         (f"claim: x\n{ARMS}\nexpct: a > b", "did you mean expect?"),
         (
@@ -104,7 +104,7 @@ def test_what_a_file_may_leave_out():
         ),
         (
             f"claim: x\n{ARMS}\nseeds: 0",
-            f"seeds: expected a number of seeds, such as 5, {FORMS}, not 0",
+            f"seeds: expected up to 10,000 seeds: a number, such as 5, {FORMS}, not 0",
         ),
         (
             f"claim: x\n{ARMS}\nseeds: true",
@@ -115,7 +115,7 @@ def test_what_a_file_may_leave_out():
             f"{FORMS}, not 1.5",
         ),
         (f"claim: x\n{ARMS}\nseeds: []", f"{FORMS}, not []"),
-        (f"claim: x\n{ARMS}\nseeds: [0, 1, 1]", "seeds: 1 listed twice"),
+        (f"claim: x\n{ARMS}\nseeds: [0, 1, 1]", "seeds: 1 is listed twice"),
         (
             f"claim: x\n{ARMS}\nseeds: [-1]",
             f"{FORMS}, not [-1]",
@@ -128,9 +128,12 @@ def test_what_a_file_may_leave_out():
             f"claim: x\n{ARMS}\ntune: [1e-3]",
             "tune: expected {key: [values]}, such as {optimizer.lr: [1e-3, 3e-3]}, not [0.001]",
         ),
-        (f"claim: x\n{ARMS}\ntune: {{optimizer.lr: 1e-3}}", "tune.optimizer.lr: expected a list of values, not 0.001"),
+        (
+            f"claim: x\n{ARMS}\ntune: {{optimizer.lr: 1e-3}}",
+            "tune.optimizer.lr: expected a list of values, 1 to 1,000, not 0.001",
+        ),
         (f"claim: x\n{ARMS}\ntune: {{optimizer.lr: [1e-3, 0.001]}}", "tune.optimizer.lr: 0.001 is listed twice"),
-        (f"claim: x\n{ARMS}\ntune: {{seed: [1, 2]}}", "tune: seed cannot be set here"),
+        (f"claim: x\n{ARMS}\ntune: {{seed: [1, 2]}}", "tune.seed: seed cannot be set here"),
         (f"claim: x\n{ARMS}\ntune: {{block: [pre_norm]}}", "no arm may set block; remove it from a, b"),
         (f"claim: x\n{ARMS}\ntune_seeds: 1", "tune_seeds: has no effect without tune"),
         (
@@ -151,13 +154,16 @@ def test_what_a_file_may_leave_out():
         (f"claim: x\n{ARMS}\nmargin: 1 %", 'such as 0.01, not "1 %"'),
         (f"claim: x\n{ARMS}\nmargin: .inf", "such as 0.01, not Infinity"),
         (f"claim: x\n{ARMS}\nmargin: true", "such as 0.01, not true"),
-        (f"claim: x\n{ARMS}\nmetric: accuracy", 'metric: "accuracy" is not a metric\'s name; write test/NAME'),
+        (f"claim: x\n{ARMS}\nmetric: accuracy", "such as test/accuracy or test/loss, or a cost: parameters, "),
         (f"claim: x\n{ARMS}\nmetric: val/loss\ntune: {{optimizer.lr: [1]}}", "val/loss chooses the settings"),
         (f"claim: x\n{ARMS}\nexpect: a", 'expect: "a" is not a comparison; write "a > b"'),
         (f"claim: x\n{ARMS}\nexpect: a > c", "expect: unknown arm 'c'"),
         (f"claim: x\n{ARMS}\nexpect: a > b and", "expect: unknown arm 'b and'"),
-        (f"claim: x\n{ARMS}\nexpect: [a]", "is not an expectation"),
-        (f"claim: x\n{ARMS}\nsearch: 5", "search: expected a mapping of trials, sampler, pruner, space, not 5"),
+        (f"claim: x\n{ARMS}\nexpect: [a]", 'expect: expected an expectation; write "a > b"'),
+        (
+            f"claim: x\n{ARMS}\nsearch: 5",
+            "search: expected a mapping of trials, space and more, such as {trials: 20, space: {",
+        ),
         (
             f"claim: x\n{ARMS}\nsearch: {{trials: 5, sampler: tpee, space: {{a.b: [1]}}}}",
             'search.sampler: "tpee" is not one of random, tpe; did you mean tpe?',
@@ -166,7 +172,7 @@ def test_what_a_file_may_leave_out():
             f"claim: x\n{ARMS}\nsearch: {{trials: 0, space: {{a.b: [1]}}}}",
             "search.trials: expected a number of trials for each arm, 1 to 10,000, not 0",
         ),
-        (f"claim: x\n{ARMS}\nsearch: {{trials: 1}}", "search.space: null has no key"),
+        (f"claim: x\n{ARMS}\nsearch: {{trials: 1}}", "search.space: missing; write {KEY: [CHOICES]}"),
         (
             f"claim: x\n{ARMS}\nseeds: 2\nsearch: {{trials: 1, seeds: 3, space: {{a.b: [1]}}}}",
             "search.seeds: expected on how many of the 2 seeds a setting is tried, not 3",
@@ -189,7 +195,7 @@ def test_what_a_file_may_leave_out():
         ),
         (
             f"claim: x\n{ARMS}\nsearch: {{trials: 1, only: [a], space: {{a.b: [1]}}}}",
-            'search.only: ["a"] is not a space for single arms',
+            'search.only: expected a space for single arms, {ARM: {KEY: [VALUES]}}, not ["a"]',
         ),
         (f"claim: x\n{ARMS}\nsearch: {{trials: 1, space: {{a.b: {{low: 2, high: 1}}}}}}", "low 2 must be below high 1"),
         (
@@ -206,7 +212,7 @@ def test_what_a_file_may_leave_out():
         ),
         (
             f"claim: x\n{ARMS}\nsearch: {{trials: 1, space: {{a.b: {{low: .nan, high: 2}}}}}}",
-            "search.space.a.b.low: expected a number, not NaN",
+            "search.space.a.b.low: expected a number, the lowest value, not NaN",
         ),
         (
             f"claim: x\n{ARMS}\nsearch: {{trials: 1, prunner: median, space: {{a.b: [1]}}}}",
@@ -273,3 +279,20 @@ def test_seeds_of_the_command_line_hide_no_mistake_of_the_file(first: str, tmp_p
     file.write_text(f"claim: x\n{ARMS}\nseeds: {{first: {first}, until: decided}}\n")
     with pytest.raises(BadQuestionError, match=r"seeds.first: expected a number of seeds, 2 to"):
         read(file, seeds=5)
+
+
+def test_every_mistake_inside_a_mapping_is_said_with_its_path() -> None:
+    search = "{trials: 0, sampler: tpee, space: {a.b: {low: 1, hgh: 2}, seed: [1], c.d: [], e.f: [1, 1]}}"
+    assert problems(f"claim: x\n{ARMS}\nsearch: {search}\nseeds: {{first: 1, untli: decided}}") == [
+        "seeds.first: expected a number of seeds, 2 to 200, not 1",
+        "seeds.until: missing; write decided, as in seeds: {first: 3, most: 20, until: decided}",
+        "seeds.untli: unknown key; did you mean until? (keys: first, most, until)",
+        "search.trials: expected a number of trials for each arm, 1 to 10,000, not 0",
+        'search.sampler: "tpee" is not one of random, tpe; did you mean tpe?',
+        "search.space.a.b.high: missing; write a number, the highest value",
+        "search.space.a.b.hgh: unknown key; did you mean high? (keys: low, high, log, int, step)",
+        "search.space.seed: seed cannot be set here; the sweep's `seeds:` sets it",
+        "search.space.c.d: expected a list of choices, at most 10,000, or a range, {low: 1e-4, high: 1e-2, log: true}, "
+        "not []",
+        "search.space.e.f: 1 is listed twice",
+    ]

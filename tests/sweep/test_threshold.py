@@ -55,10 +55,16 @@ def test_every_digit_of_a_threshold_is_in_its_name(value: str) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"success": "exact >= 0.9"}, "is not a metric and the value"),
-        ({"success": "test/exact > 0.9"}, "is not a metric and the value"),
-        ({"steps_to": "test/accuracy >= 0.9"}, "write val/accuracy >= 0.9"),
-        ({"success": 1}, "is not a metric and the value"),
+        (
+            {"success": "exact >= 0.9"},
+            "success: expected a metric and the value that it must reach",
+        ),
+        (
+            {"success": "test/exact > 0.9"},
+            "success: expected a metric and the value that it must reach",
+        ),
+        ({"steps_to": "test/accuracy >= 0.9"}, "such as val/accuracy >= 0.9, not"),
+        ({"success": 1}, "success: expected a metric and the value that it must reach"),
         ({"success": "test/exact >= 0.9", "metric": "test/loss"}, "success and metric all say what is compared"),
         ({"success": "test/exact >= 0.9", "expect": "a ~ b", "margin": 0.1}, "compared by signs"),
     ],

@@ -44,7 +44,7 @@ def run(arguments: Sequence[str]) -> int:
     if folder.exists() and not folder.is_dir():
         raise UserError(f"to={folder}: {folder} is a file; name a folder")
     from blockyard.config.json_schema import group_schemas
-    from blockyard.sweep.spec.json_schema import sweep_schema
+    from blockyard.sweep.spec.keys import sweep_schema
 
     schemas = {**group_schemas(folders, allow), "sweep": sweep_schema()}
     for name, schema in schemas.items():

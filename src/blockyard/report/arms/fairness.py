@@ -22,7 +22,7 @@ from blockyard.report.load.run_record import LoadedRun
 from blockyard.report.stats.metric_range import SHARE, metric_range
 from blockyard.report.stats.verdict import ALPHA
 from blockyard.runs.status import now
-from blockyard.sweep.spec.budget import space_of
+from blockyard.sweep.spec.keys import space_of
 from blockyard.sweep.spec.ladder import FACTOR
 
 # Tuned values that lie at an end of the range that was tried, where a wider range may hold a better one.

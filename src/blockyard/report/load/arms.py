@@ -15,7 +15,6 @@ from blockyard.report.load.run_record import LoadedRun
 from blockyard.runs.identity import semantic
 from blockyard.sweep.cells import Setting
 from blockyard.sweep.plan.sweep_plan import PlanFacts
-from blockyard.sweep.spec.question import QuestionRecord
 from blockyard.sweep.stopping.due import Standing
 
 
@@ -69,7 +68,7 @@ class ComparisonInput:
     arms: list[ArmRuns]
     records: list[LoadedRun]
     kind: str = "arms"
-    question: QuestionRecord | None = None
+    question: dict[str, Any] | None = None
     baseline: str | None = None
     metric: str | None = None
     direction: str | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
 
-from blockyard.sweep.spec.ladder import Floors
+from blockyard.sweep.spec.keys import Floors
 
 Limits = Sequence[float]  # [low, high]
 Numbers = list[list[float | None]]  # a table of numbers, row by row

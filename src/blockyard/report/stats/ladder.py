@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from blockyard.errors import UserError
-from blockyard.sweep.spec.ladder import RUNGS, Floors
+from blockyard.sweep.spec.keys import RUNGS, Floors
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,7 +17,7 @@ from blockyard.atomic_files import TEMPORARY, database_reason, is_regular
 from blockyard.errors import UserError
 from blockyard.runs.lock import held
 from blockyard.sweep.cells import Setting
-from blockyard.sweep.spec.budget import Space
+from blockyard.sweep.spec.keys import Space
 
 if TYPE_CHECKING:
     import optuna

@@ -26,7 +26,7 @@ from blockyard.sweep.plan.cell_settings import with_run_name, with_split
 from blockyard.sweep.plan.planner import make_plan
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.search.trial_config import arm_template
-from blockyard.sweep.spec.budget import space_of
+from blockyard.sweep.spec.keys import space_of
 from blockyard.sweep.spec.override_text import to_label
 from blockyard.sweep.spec.question import read
 
@@ -62,7 +62,7 @@ def cell_config(
     """The complete config and the choices of the cell that the arguments name. Raises as `run_cell` does."""
     question = read(path)
     factors = question.body if question.kind == "grid" else {}
-    searched = question.search["only"] if question.search and "only" in question.search else {}
+    searched = question.keys.search.get("only", {}) if question.keys.search else {}
     space = [*question.tune, *question.space, *(key for own in searched.values() for key in own)]
     values = {argument.partition("=")[0]: argument.partition("=")[2] for argument in arguments}
     own = {"arm", "seed", *space, *([] if "arm" in values else factors)}

@@ -35,8 +35,7 @@ from blockyard.sweep.plan.sizes import (
 )
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.plan.target_metric import validation_metric
-from blockyard.sweep.spec import budget
-from blockyard.sweep.spec.budget import Space
+from blockyard.sweep.spec.keys import Space, settings_of, space_of
 from blockyard.sweep.spec.ladder import ARM_LEVEL
 from blockyard.sweep.spec.override_text import override_problem
 from blockyard.sweep.spec.question import BadQuestionError, Question, read
@@ -88,7 +87,7 @@ def infer_integers(space: Space, config: Node) -> None:
 def arms_without_space(question: Question, variants: Iterable[Variant]) -> Iterator[str]:
     """Yield which arms have not every option of the search space, or not with all its values."""
     for variant in variants:
-        space = budget.space_of(question.search, variant.arm) if question.search else {}
+        space = space_of(question.keys.search, variant.arm) if question.keys.search else {}
         for key, dimension in space.items():
             if "." not in key or key.partition(".")[0] in space:  # a choice, or an option of one that is searched
                 continue
@@ -215,11 +214,11 @@ def make_plan(
         outputs=folder,
         arms=question.arms,
         variants=planner.variants,
-        cells=() if question.search else tuple(planner.cells()),
+        cells=() if question.keys.search else tuple(planner.cells()),
         refused=tuple(planner.refused),
         facts=facts
         | ({"match": planner.matched} if planner.matched else {})
-        | ({"ladder": planner.climb.sizes} if question.ladder else {}),
+        | ({"ladder": planner.climb.sizes} if question.keys.ladder else {}),
     )
 
 
@@ -251,27 +250,27 @@ class _Planner:
         if problems:
             more = misspelt(self.composer, self.base, self.question.arms)
             raise BadQuestionError(list(dict.fromkeys([*(f"base: {problem}" for problem in problems), *more])))
-        if (self.question.match or self.question.ladder) and composed.matched:
-            key = "match" if self.question.match else "ladder"
+        if (self.question.keys.match or self.question.keys.ladder) and composed.matched:
+            key = "match" if self.question.keys.match else "ladder"
             raise BadQuestionError([f"{key}: the base sets match.{composed.matched['by']} too; remove one of them"])
         infer_integers(self.question.space, composed.config)
         try:
             allow = list(composed.config.get("allow") or [])
             reached = self.question.reached
-            is_cost = self.question.metric in COSTS
-            measured = reached.metric if reached else None if is_cost else self.question.metric
+            is_cost = self.question.keys.metric in COSTS
+            measured = reached.metric if reached else None if is_cost else self.question.keys.metric
             validation, chooses = validation_metric(measured, composed.config, allow)
         except UserError as error:  # reported with what is wrong in the arms
             self.metric_problem = [str(error)]
             return
-        search, suffix = self.question.search, validation.partition("@")[2]
+        search, suffix = self.question.keys.search, validation.partition("@")[2]
         if search and search["pruner"] != "none" and _AT_THE_END.fullmatch(suffix):
             self.metric_problem = [
                 f"search.pruner: {search['pruner']} stops trials by what training measures, and {validation} is "
                 "measured at the end of a run; use pruner: none"
             ]
             return
-        name, direction = self.question.metric or f"test/{validation.partition('/')[2]}", chooses
+        name, direction = self.question.keys.metric or f"test/{validation.partition('/')[2]}", chooses
         if reached:
             name, direction = str(reached), reached.direction
         elif is_cost:
@@ -285,14 +284,14 @@ class _Planner:
 
     def add_variants(self) -> None:
         """Add every variant, or why it is refused. Raises BadQuestionError where the arms could not be compared."""
-        settings = budget.settings(self.question.tune)
+        settings = settings_of(self.question.tune)
         sized = self._sized()
         for arm in self.question.arms:
             for number, setting in enumerate(settings):
                 key = f"{arm.name}#{number}" if self.question.tune else arm.name
                 tuned = [to_override(name, value) for name, value in setting.items()]
                 self._add(key, arm, setting, [*self._overrides(arm, sized), *tuned])
-        baseline, problems = self.question.baseline, list(dict.fromkeys(self.mistakes))[:LISTED]
+        baseline, problems = self.question.keys.baseline, list(dict.fromkeys(self.mistakes))[:LISTED]
         if not problems and baseline not in {variant.arm for variant in self.variants.values()}:
             problems = [
                 f"baseline {each.arm}: {text}" for each in self.refused if each.arm == baseline for text in each.reasons
@@ -321,7 +320,7 @@ class _Planner:
 
     def _folder_of(self, variant: Variant, seed: int) -> str:
         """The folder of a cell's run: that of the variant, unless each seed has data of its own."""
-        if self.question.resplit:
+        if self.question.keys.resplit:
             return run_name(cell_settings.with_split(variant.config, seed))
         return self.folder(variant)
 
@@ -331,7 +330,7 @@ class _Planner:
             *cell_settings.precision_notes(self.precisions),
             *width_notes(self.matched),
             *rung_notes(
-                self.question.ladder,
+                self.question.keys.ladder,
                 self.climb.sizes,
                 {variant.arm: variant.config for variant in self.variants.values()},
                 [*self.question.tune, *self.question.space],
@@ -368,17 +367,17 @@ class _Planner:
         if not reasons and arm.name in self.climb.refused:
             reasons = [self.climb.refused[arm.name]]
         if (
-            self.question.match
-            and not self.question.ladder
+            self.question.keys.match
+            and not self.question.keys.ladder
             and arm.name not in self.matched.get("arms", {})
             and not reasons
         ):
-            reason = self.sizes.failure(composed.config, str(self.question.match))
+            reason = self.sizes.failure(composed.config, str(self.question.keys.match))
             reasons = [
                 "match: no width (model.dim) of this arm gives a model whose size can be compared with the baseline's"
                 + (f" ({reason})" if reason else "")
             ]
-        if self.question.resplit and "split_seed" not in composed.config["data"] and not reasons:
+        if self.question.keys.resplit and "split_seed" not in composed.config["data"] and not reasons:
             reasons = ["resplit: the splits of this data are fixed, it has no data.split_seed; remove resplit"]
         if reasons:
             self.refused.append(Refused(arm.name, setting, tuple(reasons)))
@@ -395,34 +394,35 @@ class _Planner:
 
     def _sized(self) -> dict[str, list[str]]:
         """The overrides that give each arm its matched width, or the width and steps of its rung; empty without."""
-        if self.question.ladder:
+        if self.question.keys.ladder:
             self.climb = self._solve_rungs()
             return self.climb.overrides
-        if not self.question.match:
+        if not self.question.keys.match:
             return {}
         overrides = {arm.name: self._overrides(arm, {}) for arm in self.question.arms}
         widths, self.matched = solve_widths(
-            self.question.match, str(self.question.baseline), overrides, self.composer.compose, self.sizes
+            self.question.keys.match, str(self.question.keys.baseline), overrides, self.composer.compose, self.sizes
         )
         return {name: [f"model.dim={width}"] for name, width in widths.items()}
 
     def _solve_rungs(self) -> Climb:
         """The widths and steps of a ladder. Raises BadQuestionError where the baseline has none at some rung."""
-        ladder, levels = self.question.ladder, {arm.name: arm.levels for arm in self.question.arms}
+        ladder, levels = self.question.keys.ladder, {arm.name: arm.levels for arm in self.question.arms}
         assert ladder is not None
         one_each = {arm.levels[ARM_LEVEL]: arm for arm in self.question.arms}
         composed = {name: self.composer.compose(self._overrides(arm, {})) for name, arm in one_each.items()}
-        baseline = levels[str(self.question.baseline)][ARM_LEVEL]
+        baseline = levels[str(self.question.keys.baseline)][ARM_LEVEL]
         try:
-            return solve_rungs(ladder, self.question.match, baseline, composed, self.sizes, self.composer.train_size)
+            match = self.question.keys.match
+            return solve_rungs(ladder, match, baseline, composed, self.sizes, self.composer.train_size)
         except UserError as error:
             raise BadQuestionError([str(error)]) from error
 
     def _check_splits(self) -> None:
         """Raise BadQuestionError where each seed is to have its own split and the data have only one."""
-        if not self.question.resplit or len(self.question.seeds) < 2:
+        if not self.question.keys.resplit or len(self.question.seeds) < 2:
             return
-        config = next(each.config for each in self.variants.values() if each.arm == self.question.baseline)
+        config = next(each.config for each in self.variants.values() if each.arm == self.question.keys.baseline)
         first, second = (cell_settings.with_split(config, seed) for seed in self.question.seeds[:2])
         if self.composer.same_data(first, second):
             raise BadQuestionError(
@@ -431,12 +431,12 @@ class _Planner:
 
     def _check_sizes(self, sized: dict[str, list[str]]) -> None:
         """Raise BadQuestionError where a setting cannot be had, or would undo the match of the arms' sizes."""
-        by = self.climb.sizes["by"] if self.question.ladder else self.question.match
-        match = SizeMatch(by, self.climb.sizes if self.question.ladder else self.matched, self.sizes)
-        baseline = next(arm for arm in self.question.arms if arm.name == self.question.baseline)
+        by = self.climb.sizes["by"] if self.question.keys.ladder else self.question.keys.match
+        match = SizeMatch(by, self.climb.sizes if self.question.keys.ladder else self.matched, self.sizes)
+        baseline = next(arm for arm in self.question.arms if arm.name == self.question.keys.baseline)
         spaces = [(baseline, self.question.space, "search.space")]
         for arm in self.question.arms:
-            search = self.question.search
+            search = self.question.keys.search
             own = search.get("only", {}).get(arm.name, {}) if search else {}
             config = next((each.config for each in self.variants.values() if each.arm == arm.name), None)
             if own and config is not None:

@@ -33,7 +33,8 @@ from blockyard.config.tree import Node
 from blockyard.errors import UserError
 from blockyard.sweep.cells import Arm
 from blockyard.sweep.spec import ladder as ladders
-from blockyard.sweep.spec.ladder import UNITS, Ladder, label
+from blockyard.sweep.spec.keys import Ladder, label
+from blockyard.sweep.spec.ladder import UNITS
 
 TRAINING = 3  # FLOPs of training in those of the forward pass
 FEWEST_STEPS = 10

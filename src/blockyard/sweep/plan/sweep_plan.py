@@ -17,7 +17,7 @@ import copy
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from blockyard.atomic_files import read_json, write_text
 from blockyard.config.tree import Node
@@ -26,8 +26,7 @@ from blockyard.runs.provenance import GitState, HostFacts
 from blockyard.sweep.cells import Arm, Cell, Refused, Setting, Variant, cell_name
 from blockyard.sweep.plan import compact_json
 from blockyard.sweep.plan.cell_settings import with_run_name, with_split
-from blockyard.sweep.spec.budget import Search
-from blockyard.sweep.spec.question import QuestionRecord
+from blockyard.sweep.spec.keys import Search
 
 if TYPE_CHECKING:
     from blockyard.sweep.plan.sizes import LadderSizes, MatchedSizes
@@ -126,7 +125,7 @@ class SweepPlan:
     """
 
     name: str
-    question: QuestionRecord
+    question: dict[str, Any]
     outputs: str
     arms: tuple[Arm, ...]
     variants: dict[str, Variant]

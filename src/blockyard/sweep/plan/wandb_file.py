@@ -26,7 +26,7 @@ from blockyard.errors import UserError
 from blockyard.runs.costs import COSTS
 from blockyard.runs.redact import redact, redact_command
 from blockyard.sweep.plan.sweep_plan import SweepPlan
-from blockyard.sweep.spec.budget import space_of
+from blockyard.sweep.spec.keys import space_of
 from blockyard.sweep.spec.locate import shipped_folders, sweep_names
 
 FOLDER = "wandb"

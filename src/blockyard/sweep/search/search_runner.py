@@ -30,7 +30,7 @@ from blockyard.sweep.plan.target_metric import validation_metric
 from blockyard.sweep.search.trial_config import arm_template
 from blockyard.sweep.search.trials import AGAIN, Owner, Trials
 from blockyard.sweep.search.tune import plan_with_chosen
-from blockyard.sweep.spec.budget import Search
+from blockyard.sweep.spec.keys import Search
 from blockyard.sweep.spec.threshold import of_metric
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ class TrialLoop:
         """What the plan records of the search besides its trials."""
         return {
             "trials": self.options.get("trials"),
-            "sampler": self.options.get("sampler"),
-            "pruner": self.options.get("pruner"),
+            "sampler": self.options["sampler"],
+            "pruner": self.options["pruner"],
             "metric": self.metric,
             "direction": self.direction,
             "seed": self.seeds[0],

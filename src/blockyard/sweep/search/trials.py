@@ -22,7 +22,7 @@ from blockyard.sweep.cell import trial_store
 from blockyard.sweep.cell.trial_store import SearchPurpose
 from blockyard.sweep.cells import SEARCH_LOCK, Setting
 from blockyard.sweep.plan.sweep_plan import TrialRecord
-from blockyard.sweep.spec.budget import Search, space_of
+from blockyard.sweep.spec.keys import Search, space_of
 
 if TYPE_CHECKING:
     from optuna import Study

@@ -22,9 +22,7 @@ from typing import Any
 from blockyard.config.override_grammar import to_override
 from blockyard.sweep.cells import Arm
 from blockyard.sweep.spec import override_text
-from blockyard.sweep.spec.fields import override_list
 
-KINDS = ("arms", "grid", "zip", "one_at_a_time", "leave_one_out")
 REFERENCE, FULL = "reference", "full"
 MAX_ARMS = 10_000
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
@@ -52,7 +50,7 @@ def expand_arms(kind: str, body: Any, problems: list[str]) -> list[Arm]:
         problems.append(f"{kind}: {override_text.quote(body)} is empty or not a mapping; give {what}")
         return []
     if listed:
-        parts = {str(name): override_list(value, f"{kind}.{name}", problems) for name, value in _listed(body)}
+        parts = {str(name): tuple(override_list(value, f"{kind}.{name}", problems)) for name, value in _listed(body)}
         problems += [problem for name in parts if (problem := name_problem(name, kind))]
         return [Arm(name, part) for name, part in parts.items()] if kind == "arms" else _leave_one_out(parts, problems)
     factors = [factor for name, value in body.items() if (factor := _factor(str(name), value, kind, problems))]
@@ -60,6 +58,18 @@ def expand_arms(kind: str, body: Any, problems: list[str]) -> list[Arm]:
     if len(factors) < len(body):
         return []
     return {"grid": _grid, "zip": _zip, "one_at_a_time": _one_at_a_time}[kind](factors, problems)
+
+
+def override_list(value: Any, where: str, problems: list[str]) -> list[str]:
+    """The overrides of the base or of an arm, with problems appended; a missing list is empty."""
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        problems.append(f"{where}: {override_text.quote(value)} is not a list of overrides; write [key=value, ...]")
+        return []
+    issues = [problem for item in value if (problem := override_text.override_problem(item, where))]
+    problems += issues
+    return [] if issues else value
 
 
 def default_baseline(arms: list[Arm]) -> str | None:
@@ -89,10 +99,10 @@ def _factor(name: str, value: Any, kind: str, problems: list[str]) -> Factor | N
     levels: dict[str, tuple[str, ...]] = {}
     if isinstance(value, dict):
         for level, overrides in _listed(value):
-            levels[str(level)] = override_list(overrides, f"{where}.{level}", problems)
+            levels[str(level)] = tuple(override_list(overrides, f"{where}.{level}", problems))
             problems += [problem] if (problem := name_problem(str(level), where)) else []
     else:
-        problems += [problem] if (problem := override_text.key_problem(name, where)) else []
+        problems += [f"{where}: {problem}"] if (problem := override_text.key_problem(name)) else []
         for item in value:
             override = (to_override(name, item),)
             if override in levels.values():

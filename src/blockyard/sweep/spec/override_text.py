@@ -47,14 +47,15 @@ def override_problem(override: Any, where: str) -> str | None:
             f"{where}: {override!r} reads the seed, but an arm has one config for all its seeds; where an option can "
             "follow the run's seed, null says so (such as tokenizer.fit_seed=null)"
         )
-    return key_problem(key, where)
+    problem = key_problem(key)
+    return f"{where}: {problem}" if problem else None
 
 
-def key_problem(key: str, where: str) -> str | None:
+def key_problem(key: str) -> str | None:
     """Why the overrides of a sweep file must not set a key, or None."""
     first = key.replace("/", ".").partition(".")[0]
     reason = RESERVED_KEYS.get(first)
-    return f"{where}: {key} cannot be set here; {reason}" if reason else None
+    return f"{key} cannot be set here; {reason}" if reason else None
 
 
 def to_label(value: Any) -> str:

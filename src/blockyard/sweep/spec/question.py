@@ -9,30 +9,41 @@
     seeds: 5
     expect: pre_norm > post_norm
 
-All problems of a file are reported together, each with the key, the value and what is allowed. `arms.py`
-reads the keys that define arms, `ladder.py` their sizes, `budget.py` seeds, tune and search, `fields.py` the others.
+All problems of a file are reported together, each with the key, the value and what is allowed. `keys.py` declares
+the keys, `arms.py` reads those that define arms; the rules between keys are here.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from blockyard.atomic_files.strict_yaml import StrictYamlError
 from blockyard.config.override_grammar import to_override
 from blockyard.errors import UserError
+from blockyard.runs.costs import COSTS
 from blockyard.sweep.cells import Arm
-from blockyard.sweep.spec import budget as spending
-from blockyard.sweep.spec import fields, sweep_yaml
 from blockyard.sweep.spec import ladder as ladders
-from blockyard.sweep.spec.arms import KINDS, default_baseline, expand_arms, name_problem
-from blockyard.sweep.spec.expectation import unknown_arm
+from blockyard.sweep.spec import sweep_yaml
+from blockyard.sweep.spec.arms import default_baseline, expand_arms, name_problem, override_list
+from blockyard.sweep.spec.expectation import parse_expectation, unknown_arm
+from blockyard.sweep.spec.keys import (
+    COMMAND_KEYS,
+    FIRST,
+    KINDS,
+    UNTIL_FORM,
+    Search,
+    Space,
+    SweepFile,
+    checked,
+    settings_of,
+)
 from blockyard.sweep.spec.override_text import key_of
-from blockyard.sweep.spec.threshold import Threshold
+from blockyard.sweep.spec.threshold import Threshold, threshold
 
 # The error of a sweep file: every problem of it.
 
@@ -61,16 +72,14 @@ def read_arms(content: dict[str, Any], problems: list[str]) -> tuple[str, list[A
     return (kinds[0], arms[0]) if kinds else ("arms", [])
 
 
-def check_owners(
-    arms: list[Arm], keys: list[str], content: dict[str, Any], ladder: ladders.Ladder | None, problems: list[str]
-) -> None:
+def check_owners(arms: list[Arm], chosen: list[str], keys: SweepFile, problems: list[str]) -> None:
     """Append a problem for each arm that sets a key which is tuned, searched, matched or climbed."""
-    which = "search" if content.get("search") is not None else "tune"
-    owners = dict.fromkeys(keys, f"{which}: every arm tries the same settings")
-    solved = ladders.owned_keys(ladder) if ladder else {}
-    if content.get("match") and not ladder:
+    which = "search" if keys.search else "tune"
+    owners = dict.fromkeys(chosen, f"{which}: every arm tries the same settings")
+    solved = ladders.owned_keys(keys.ladder) if keys.ladder else {}
+    if keys.match and not keys.ladder:
         solved["model.dim"] = "match: it solves for the width"
-    problems += [f"{reason}, so {which} cannot contain {key}" for key, reason in solved.items() if key in keys]
+    problems += [f"{reason}, so {which} cannot contain {key}" for key, reason in solved.items() if key in chosen]
     owners |= solved
     for key, reason in owners.items():
         setting = [arm.name for arm in arms if key in map(key_of, arm.overrides)]
@@ -79,132 +88,62 @@ def check_owners(
             problems.append(f"{reason}, so no arm may set {key}; remove it from {', '.join(setting[:3])}{more}")
 
 
-COMMAND_KEYS = ("config_dirs", "allow")  # read by the command line, see `command_keys`
-KEYS = (
-    "claim",
-    "source",
-    "base",
-    "baseline",
-    *KINDS,
-    "seeds",
-    "budget",
-    "tune",
-    "tune_seeds",
-    "search",
-    "match",
-    "ladder",
-    "metric",
-    "success",
-    "steps_to",
-    "over",
-    "resplit",
-    "external",
-    "expect",
-    "margin",
-)
 SPLIT_SEED = "data.split_seed"
-MATCHES = ("params", "flops", "active", "state")
-OVERS = ("seeds", "samples", "both")
-SEEDS = 3  # the default: the fewest that allow a verdict
 MAX_CELLS = 200_000
-
-
-class QuestionRecord(TypedDict, total=False):
-    """The content of a sweep file as `plan.json` holds it, see `Question`; of an earlier release without later keys.
-
-    arms, grid, zip, one_at_a_time, leave_one_out: the body, under the key that `kind` names
-    """
-
-    name: str
-    path: str
-    header: str
-    claim: str
-    source: str | None
-    base: list[str]
-    kind: str
-    baseline: str | None
-    arms: dict[str, Any]
-    grid: dict[str, Any]
-    zip: dict[str, Any]
-    one_at_a_time: dict[str, Any]
-    leave_one_out: dict[str, Any]
-    seeds: list[int]
-    until: spending.Until | None
-    budget: dict[str, float] | None
-    tune: dict[str, list[Any]]
-    tune_seeds: int | None
-    search: spending.Search | None
-    match: str | None
-    ladder: ladders.Ladder | None
-    metric: str | None
-    success: str | None
-    steps_to: str | None
-    over: str | None
-    resplit: bool | None
-    external: dict[str, fields.ExternalValue] | None
-    expect: str | None
-    margin: float | None
+# Keys of a plan's record that are null where the file has no such key; a later one is missing there.
+NULL_IN_RECORD = ("source", "baseline", "tune_seeds", "search", "match", "metric", "expect", "margin")
 
 
 @dataclass(frozen=True)
 class Question:
-    """The content of a sweep file.
+    """A sweep file with its arms and seeds.
 
-    kind: which of `arms.KINDS` defines the arms; body: its value; header: the comments at the top of the file
-    baseline: None only where there is nothing to compare; metric: None is the objective's own
-    success, steps_to: texts, of which `reached` is the meaning: an outcome of whole runs is compared, not a metric
+    header: the comments at the top of the file
+    keys: the file's content, with the baseline, the expectation and the search as they hold for `arms`
+    kind: which of `keys.KINDS` defines the arms
+    arms: with a ladder those at each rung, and the baseline is the one at the largest
     seeds: with `until` the most that there may be
-    until: where seeds are given out until every comparison is decided; budget: what that may cost, in one unit
-    ladder: the rungs of every arm; `arms` are then those at each rung, and `baseline` the one at the largest
-    over: for what verdicts hold: seeds, samples or both; None is seeds
-    resplit: whether each seed has a split of the data of its own; None is no
-    external: figures from papers and other tools: value, source, and n and sd where they are known
-    margin: the smallest difference that matters, in the metric's unit; `~` and `>=` use it, and `>` where it is set
+    until: where seeds are given out until every comparison is decided: how many at first, at most
+    reached: the meaning of `success` or `steps_to`: an outcome of whole runs is compared, not a metric
     """
 
     name: str
     path: str
     header: str
-    claim: str
-    source: str | None
-    base: tuple[str, ...]
+    keys: SweepFile
     kind: str
-    body: dict[str, Any]
     arms: tuple[Arm, ...]
-    baseline: str | None
     seeds: tuple[int, ...]
-    until: spending.Until | None
-    budget: dict[str, float] | None
-    tune: dict[str, list[Any]]
-    tune_seeds: int | None
-    search: spending.Search | None
-    match: str | None
-    ladder: ladders.Ladder | None
-    metric: str | None
-    success: str | None
-    steps_to: str | None
-    over: str | None
-    resplit: bool | None
-    external: dict[str, fields.ExternalValue] | None
-    expect: str | None
-    margin: float | None
+    until: dict[str, int] | None
     reached: Threshold | None
 
     @property
-    def space(self) -> spending.Space:
-        """The search space; empty where nothing is searched."""
-        return self.search["space"] if self.search else {}
+    def base(self) -> list[str]:
+        """The overrides of every arm."""
+        return self.keys.base or []
 
-    def as_dict(self) -> QuestionRecord:
-        """The content as plain data under the file's own keys, defaults included."""
-        plain: Any = {key: getattr(self, key) for key in ("name", "path", "header", "until", *KEYS) if key not in KINDS}
-        plain |= {"base": list(self.base), "seeds": list(self.seeds), "kind": self.kind, self.kind: self.body}
-        # Plans without these have no such keys, as before there were any.
-        for key in ("until", "budget", "success", "steps_to", "over", "resplit", "external", "ladder"):
-            if plain[key] is None:
-                del plain[key]
-        record: QuestionRecord = plain
-        return record
+    @property
+    def body(self) -> dict[str, Any]:
+        """The value of the key that defines the arms."""
+        body: dict[str, Any] = getattr(self.keys, self.kind)
+        return body
+
+    @property
+    def tune(self) -> dict[str, list[Any]]:
+        """The settings that every arm tries; empty where nothing is tuned."""
+        return self.keys.tune or {}
+
+    @property
+    def space(self) -> Space:
+        """The search space; empty where nothing is searched."""
+        return self.keys.search["space"] if self.keys.search else {}
+
+    def as_dict(self) -> dict[str, Any]:
+        """The content as plain data under the file's own keys, defaults included, as `plan.json` records it."""
+        record = {key: value for key, value in self.keys if key not in COMMAND_KEYS}
+        record |= {"base": self.base, "tune": self.tune, "seeds": list(self.seeds), "until": self.until}
+        record |= {"name": self.name, "path": self.path, "header": self.header, "kind": self.kind}
+        return {key: value for key, value in record.items() if value is not None or key in NULL_IN_RECORD}
 
 
 def read(path: Path, seeds: int | None = None, until_decided: bool = False) -> Question:
@@ -219,10 +158,11 @@ def read(path: Path, seeds: int | None = None, until_decided: bool = False) -> Q
     content |= _seeds(content.get("seeds"), seeds, until_decided)
     question = parse(content, name=path.stem, path=str(path), header=header)
     arms = tuple(replace(arm, overrides=beside(arm.overrides, path)) for arm in question.arms)
-    return replace(question, base=beside(question.base, path), arms=arms)
+    keys = question.keys.model_copy(update={"base": beside(question.base, path)})
+    return replace(question, keys=keys, arms=arms)
 
 
-def _only_problems(search: spending.Search, arms: list[Arm]) -> Iterator[str]:
+def _only_problems(search: Search, arms: list[Arm]) -> Iterator[str]:
     """What is wrong with the spaces of single arms: such an arm does not exist, or sets the key itself."""
     by_name = {arm.name: arm for arm in arms}
     for name, own in search.get("only", {}).items():
@@ -233,12 +173,53 @@ def _only_problems(search: spending.Search, arms: list[Arm]) -> Iterator[str]:
             yield f"search.only.{name}.{key}: the arm sets it; remove one of them"
 
 
+def _seed_problems(keys: SweepFile, seeds: int, content: Mapping[str, Any]) -> Iterator[str]:
+    """What does not go together in the keys that say how much is tried. seeds: 0 where their number is not known"""
+    search, tune_seeds = keys.search, keys.tune_seeds
+    if keys.budget and not isinstance(content.get("seeds"), dict):
+        yield f"budget: has no effect with a fixed number of seeds; remove it, or write seeds: {UNTIL_FORM}"
+    if content.get("tune") is not None and content.get("search") is not None:
+        yield "search: tune and search both choose settings; remove one of them"
+    if search and seeds and search.get("seeds", 0) > seeds:
+        yield f"search.seeds: expected on how many of the {seeds} seeds a setting is tried, not {search['seeds']}"
+    if tune_seeds and search:
+        yield f"tune_seeds: has no effect on a search; write search: {{seeds: {tune_seeds}}}"
+    elif tune_seeds and not content.get("tune"):
+        yield "tune_seeds: has no effect without tune: {key: [values]}; remove it"
+    elif tune_seeds and seeds and tune_seeds > seeds:
+        yield f"tune_seeds: {tune_seeds} is more than the {seeds} seeds of the sweep; at most {seeds}"
+
+
+def _metric_problems(keys: SweepFile) -> Iterator[str]:
+    """Why the metric does not suit the choice of settings, and what else says what is compared."""
+    metric = keys.metric or ""
+    chooses = bool(keys.tune or keys.search)
+    if chooses and metric in COSTS:
+        yield (
+            f"metric: {metric} is a cost, and settings are chosen by a metric of validation; report that one, and "
+            f"print the cost by `blockyard compare --metric {metric}`"
+        )
+    if chooses and metric.startswith(("test/written_", "test/inspect_")):
+        yield (
+            f"metric: {metric} is measured at the end of a run, and settings are chosen by a metric of validation; "
+            "report that one, or drop tune and search"
+        )
+    if chooses and metric.startswith("val/"):
+        yield f"metric: {metric} chooses the settings, so it cannot judge them too; report test/{metric[4:]}"
+    outcomes = [key for key in ("success", "steps_to") if getattr(keys, key)]
+    compared = [*outcomes, "metric"] if metric else outcomes
+    if len(compared) > 1:
+        yield f"{compared[0]}: {' and '.join(compared)} all say what is compared; keep one of them"
+    if outcomes and re.search(r"~|>=|<=", keys.expect or ""):
+        yield f"expect: {outcomes[0]} is compared by signs, which have no interval; use > and < alone"
+
+
 def _resplit_problems(question: Question) -> Iterator[str]:
     """Why a split for each seed does not suit the other keys."""
     if question.until:
         yield "resplit: splits of one data set overlap, for which no test with looks is valid; give a number of seeds"
-    if question.over:
-        yield f"resplit: each seed has its own test samples, so verdicts cannot be over {question.over}; remove `over`"
+    if over := question.keys.over:
+        yield f"resplit: each seed has its own test samples, so verdicts cannot be over {over}; remove `over`"
     if question.reached:
         yield "resplit: an outcome of whole runs is compared by signs, a test without a correction; use a metric"
     setting = [arm.name for arm in question.arms if SPLIT_SEED in map(key_of, arm.overrides)]
@@ -250,14 +231,14 @@ def _resplit_problems(question: Question) -> Iterator[str]:
 def _combination_problems(question: Question) -> Iterator[str]:
     """Which keys of the file do not go together."""
     until = question.until
-    if until and question.expect and not question.margin and re.search(r"~|>=|<=", question.expect):
+    if until and question.keys.expect and not question.keys.margin and re.search(r"~|>=|<=", question.keys.expect):
         yield "margin: `~` and `>=` cannot be decided without the smallest difference that matters; state it"
-    if question.over in ("samples", "both") and (until or question.reached):
+    if question.keys.over in ("samples", "both") and (until or question.reached):
         what = "a sweep that stops when it is decided" if until else "an outcome of whole runs"
-        yield f"over: {what} is judged over seeds; remove `over: {question.over}`"
-    if question.resplit:
+        yield f"over: {what} is judged over seeds; remove `over: {question.keys.over}`"
+    if question.keys.resplit:
         yield from _resplit_problems(question)
-    if question.ladder and (until or question.reached):
+    if question.keys.ladder and (until or question.reached):
         what = "seeds: a sweep that stops when it is decided" if until else f"{question.reached}: an outcome of runs"
         yield f"{what} has no law in compute; remove it, or `ladder`"
 
@@ -265,8 +246,8 @@ def _combination_problems(question: Question) -> Iterator[str]:
 def _seeds(own: Any, seeds: int | None, until_decided: bool) -> dict[str, Any]:
     """What the command line puts in place of a file's seeds."""
     if until_decided or (isinstance(own, dict) and seeds is not None):
-        own_seeds = dict(own) if isinstance(own, dict) else {"first": spending.FIRST}
-        first = own_seeds.get("first", spending.FIRST)
+        own_seeds = dict(own) if isinstance(own, dict) else {"first": FIRST}
+        first = own_seeds.get("first", FIRST)
         most = {} if seeds is None else {"most": seeds, "first": min(first, seeds) if isinstance(first, int) else first}
         return {"seeds": {**own_seeds, **most, "until": "decided"}}
     return {} if seeds is None else {"seeds": seeds}
@@ -281,95 +262,61 @@ def command_keys(path: Path) -> tuple[list[str], list[str]]:
         content = sweep_yaml.read(path)
     except StrictYamlError:
         return [], []  # `read` says what is wrong
-    values = []
-    for key in COMMAND_KEYS:
-        value = content.get(key) or []
-        if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
-            raise BadQuestionError([f"{path}: {key}: {value!r} is not a list of names; write {key}: [name]"])
-        values.append(value)
-    folders, packages = values
-    return [os.path.normpath(path.parent / Path(folder).expanduser()) for folder in folders], packages
+    named = {key: content[key] for key in COMMAND_KEYS if key in content}
+    keys, _, problems = checked({"claim": "?", **named})
+    if problems:
+        raise BadQuestionError([f"{path}: {problem}" for problem in problems])
+    folders = [os.path.normpath(path.parent / Path(folder).expanduser()) for folder in keys.config_dirs or ()]
+    return folders, keys.allow or []
 
 
 def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "") -> Question:
     """The question of a file's content. Raises BadQuestionError with every problem."""
-    problems = [
-        f"{key}: unknown key{fields.did_you_mean(key, KEYS)} (keys: {', '.join(KEYS)})"
-        for key in content
-        if key not in (*KEYS, *COMMAND_KEYS)
-    ]
+    keys, wrong, problems = checked(content)
     if not re.fullmatch(r"[A-Za-z0-9_][\w.-]{0,79}", name):
         problems.append(f"invalid file name {name!r}: it names the sweep's folder; use letters, digits and _ . -")
-    claim = fields.text(content, "claim", problems) or ""
-    if "claim" not in content:
-        problems.append("claim: missing; write one sentence that the sweep could prove wrong")
-    kind, arms = read_arms(content, problems)
-    ladder, own = ladders.parse_ladder(content.get("ladder"), problems), [arm.name for arm in arms]
-    baseline, expect = fields.baseline(content, own, problems) or default_baseline(arms), content.get("expect")
-    listed = arms
-    if ladder:
-        arms = ladders.climb(arms, ladder)
-        problems += list(filter(None, (name_problem(arm.name, "ladder") for arm in arms)))
-        baseline = baseline and ladders.at_last_rung(baseline, own, ladder)
-        expect = ladders.at_last_rung(expect, own, ladder) if isinstance(expect, str) else expect
-    names = [arm.name for arm in arms]
-    until = spending.parse_until(content.get("seeds"), problems)
-    bounded = isinstance(content.get("seeds"), dict)
-    if bounded:
-        seeds = tuple(range(until["most"])) if until else ()
-    else:
-        seeds = spending.parse_seeds(content.get("seeds", SEEDS), problems)
-    tuned = spending.parse_tune(content.get("tune"), problems)
-    search = spending.parse_search(content.get("search"), len(seeds), problems)
+    base = override_list(content.get("base"), "base", problems)
+    kind, listed = read_arms(content, problems)
+    own, arms, ladder = [arm.name for arm in listed], listed, keys.ladder
+    if keys.baseline and own and keys.baseline not in own:
+        problems.append(f"baseline: {unknown_arm(keys.baseline, own)}")
+    baseline, expect = keys.baseline or default_baseline(listed), keys.expect
+    search = keys.search
     if search:
         problems += _only_problems(search, listed)
-        if ladder and "only" in search:
+    if ladder:
+        arms = ladders.climb(listed, ladder)
+        problems += list(filter(None, (name_problem(arm.name, "ladder") for arm in arms)))
+        baseline = baseline and ladders.at_last_rung(baseline, own, ladder)
+        expect = expect and ladders.at_last_rung(expect, own, ladder)
+        if search and "only" in search:
             problems += ladders.only_problems(search["only"], ladder)
             search["only"] = ladders.at_every_rung(search["only"], ladder)
-    check_owners(listed, [*tuned, *(search["space"] if search else ())], content, ladder, problems)
-    if content.get("tune") is not None and content.get("search") is not None:
-        problems.append("search: tune and search both choose settings; remove one of them")
-    cells = len(arms) * len(seeds) * len(spending.settings(tuned))
+    if expect:
+        parse_expectation(expect, [arm.name for arm in arms], problems)
+    until = None
+    if isinstance(keys.seeds, dict):
+        until = {"first": keys.seeds["first"], "most": keys.seeds["most"]}
+        seeds = tuple(range(until["most"]))
+    else:
+        seeds = tuple(keys.seeds if isinstance(keys.seeds, list) else range(keys.seeds))
+    known_seeds = 0 if "seeds" in wrong else len(seeds)
+    check_owners(listed, [*(keys.tune or ()), *(search["space"] if search else ())], keys, problems)
+    problems += [*_seed_problems(keys, known_seeds, content), *_metric_problems(keys)]
+    cells = len(arms) * known_seeds * len(settings_of(keys.tune or {}))
     if cells > MAX_CELLS:
         problems.append(f"seeds: {cells:,} cells in all are too many; at most {MAX_CELLS:,}")
-    tune_seeds = spending.parse_tune_seeds(
-        content.get("tune_seeds"), bool(content.get("tune")), search is not None, len(seeds), problems
-    )
-    if until and tuned and tune_seeds is None:  # a setting is chosen before testing begins
+    tune_seeds = keys.tune_seeds if (keys.tune_seeds or 0) < len(seeds) else None
+    if until and keys.tune and tune_seeds is None:  # a setting is chosen before testing begins
         tune_seeds = until["first"]
-    question = Question(
-        name=name,
-        path=path,
-        header=header,
-        claim=claim,
-        source=fields.text(content, "source", problems),
-        base=fields.override_list(content.get("base"), "base", problems),
-        kind=kind,
-        body=dict(content[kind]) if isinstance(content.get(kind), dict) else {},
-        arms=tuple(arms),
-        baseline=baseline,
-        seeds=seeds,
-        until=until,
-        budget=spending.parse_budget(content.get("budget"), bounded, problems),
-        tune=tuned,
-        tune_seeds=tune_seeds,
-        search=search,
-        match=fields.one_of(content, "match", MATCHES, problems),
-        ladder=ladder,
-        metric=fields.metric(content, bool(tuned or search), problems),
-        success=fields.text(content, "success", problems),
-        steps_to=fields.text(content, "steps_to", problems),
-        over=fields.one_of(content, "over", OVERS, problems),
-        resplit=fields.flag(content, "resplit", problems),
-        external=fields.external(content, problems),
-        reached=fields.reached(content, problems),
-        expect=fields.expect(content | {"expect": expect}, names, problems),
-        margin=fields.margin(content, problems),
-    )
+    resolved = {"base": base, "baseline": baseline, "expect": expect, "search": search, "tune_seeds": tune_seeds}
+    resolved["resplit"] = keys.resplit or None
+    reached = threshold("success", keys.success or "") or threshold("steps_to", keys.steps_to or "")
+    question = Question(name, path, header, keys.model_copy(update=resolved), kind, tuple(arms), seeds, until, reached)
     problems += _combination_problems(question)
     if problems:
         messages = [f"{path}: {problem}" if path else problem for problem in problems]
-        raise BadQuestionError(messages, question.base, question.arms)
+        raise BadQuestionError(messages, base, arms)
     return question
 
 
