@@ -137,13 +137,13 @@ BAD = [
     ("check norm._target_=mypackage.Norm", ["allow=[mypackage]"]),
     ("check norm._partial_=false", ["norm._partial_"]),
     # combinations
-    ("check tokenizer=char", ["tokenizer=char reads texts", "data=digits gives images", "tokenizer=patch"]),
+    ("check tokenizer=char", ["tokenizer=char reads texts", "data=digits gives images", "try data=code_topics"]),
     ("check token_mixer=fourier position=rope", ["position=rope", "queries_and_keys", "token_mixer=attention"]),
     ("check token_mixer=token_mlp position=alibi", ["position=alibi", "scores"]),
     ("check model=decoder head=class_token model.prefix.class_token=true", ["head=class_token", "sees nothing"]),
     ("check objective=next_token", ["objective=next_token"]),
     ("check head=class_token", ["model.prefix.class_token=true"]),
-    ("check head=token", ["head=token gives one per token", "head=mean_pool"]),
+    ("check head=token", ["head=token gives one per token", "try objective=restore"]),
     ("check block=parallel token_mixer=fourier", ["block=parallel", "block.fused=false"]),
     (
         "check experiment=gpt_code token_mixer=token_mlp position=none",
