@@ -4,7 +4,7 @@
     python tools/screenshots.py --force             # take them whether or not anything has changed
     python tools/screenshots.py --data FOLDER       # keep the comparison of FOLDER, a finished sweep's, and show that
 
-The page is drawn from docs/screenshots/norm_placement.json.gz, the comparison of the sweep `norm_placement`, in
+The page is drawn from docs/screenshots/quickstart.json.gz, the comparison of the sweep `quickstart`, in
 headless Chromium (Debian: apt-get install chromium). sources.json beside the pictures holds the hash of what they were
 made from: the page's template, styles and scripts without comments, the data, and the views below. A test compares it.
 """
@@ -23,10 +23,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-NAME = "norm_placement"
+NAME = "quickstart"
 FOLDER = ROOT / "docs" / "screenshots"
 DATA, RECORD = f"{NAME}.json.gz", "sources.json"
-SECTIONS = {"curves": "#curves", "cost": "#cost", "factors": "#effects"}
+SECTIONS = {"curves": "#curves", "cost": "#cost"}
 # Of the whole window, and of a phone's.
 DESK, PHONE = {"width": 1280, "height": 1400}, {"width": 390, "height": 844}
 

@@ -56,7 +56,7 @@ model/_transformer.py Transformer.forward | features, then the head
         ops/rotate.py rotate | relative positions rotate queries and keys
         ops/attend.py attend | the one place that knows masks and picks a kernel
       channel_mixer/mlp.py MLP.forward via channel_mixer | each token alone
-  head/mean_pool.py MeanPool.forward via head | tokens to predictions (B, V) or (B, N, V)
+  head/_pooled.py Pooled.forward via head | tokens to predictions (B, V) or (B, N, V)
 """,
     "override": """
 cli.py main | finds the command by its file name
