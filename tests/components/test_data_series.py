@@ -348,7 +348,7 @@ def test_times_may_be_the_index_of_pandas(name: str | None, suffix: str, tmp_pat
     torch.testing.assert_close(data.read(), series(tmp_path / "x.csv").read())
     assert data.times() == series(tmp_path / "x.csv").times()
     torch.testing.assert_close(series(path, time=None).read(), data.read())  # an index is no channel
-    with pytest.raises(UserError, match=f"XXname or 'index'}, a, b"):
+    with pytest.raises(UserError, match=f"has no column 'time'; it has '{name or 'index'}', 'a', 'b'"):
         series(path, time="time").read()
 
 

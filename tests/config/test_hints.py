@@ -43,11 +43,10 @@ def test_what_is_proposed_needs_no_more_words(overrides: list[str]) -> None:
         assert refusals(*kept, override) == [], override
 
 
-def test_where_nothing_alone_works_more_words_are_proposed() -> None:
-    """No other model reads images with a head for tokens and hides the future: a pair that agrees is still named."""
+def test_a_choice_that_was_typed_is_kept_where_another_one_works() -> None:
     (refusal,) = refusals("experiment=vit_digits", "head=token")
     assert refusal.key == "head with objective"
-    assert "head=mean_pool" in refusal.legal
+    assert refusal.legal == ["objective=restore"]  # the head was typed
     (refusal,) = refusals("experiment=vit_digits", "objective=masked_token", "head=token")
     assert refusal.key == "data with objective"
     assert refusal.legal == ["objective=restore"]  # alone: it reads images and gives something for each token

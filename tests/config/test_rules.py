@@ -48,7 +48,7 @@ def test_a_scheme_for_one_direction_is_refused_where_a_model_looks_both_ways(ove
         assert len(matching) == refused
         if refused:
             assert f"position={name} needs a causal model; {who} is bidirectional" in str(matching[0])
-            assert {"model=decoder", "source_position=rope"} & set(matching[0].legal)
+            assert {"model=decoder", "position=rope", "source_position=rope"} & set(matching[0].legal)
 
 
 def test_a_scheme_that_does_not_say_so_is_let_through(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,8 +155,9 @@ def test_a_worker_that_was_killed_ends_in_one_error(monkeypatch: pytest.MonkeyPa
     loader = training_loader(dataset, start=0, stop=100_000, workers=1, pin=False, timeout=60)
     batches = iter(loader)
     next(batches)
-    os.kill(loader._workers[0].pid, signal.SIGKILL)
-    with pytest.raises(RuntimeError, match="exited unexpectedly"):
+    # Either torch's handler of the signal or the empty queue reports it, the handler at any point from here on.
+    with pytest.raises(RuntimeError, match=r"exited unexpectedly|killed by signal"):
+        os.kill(loader._workers[0].pid, signal.SIGKILL)
         for _ in batches:
             pass
     loader.close()

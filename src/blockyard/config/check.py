@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -77,12 +77,22 @@ def alternatives(
     """
     free = [family for family in rule.pair if family not in typed]
     rest = [family for family in rule.pair if family in typed and family != "data"]
-    return _accepted(free, rule, facts, folders, allow) or _accepted(rest, rule, facts, folders, allow)
+    instead_of_free = _accepted(free, rule, facts, folders, allow)
+    instead_of_typed = _accepted(rest, rule, facts, folders, allow)
+    alone = instead_of_free.alone or instead_of_typed.alone
+    return alone or instead_of_free.with_others or instead_of_typed.with_others
+
+
+class _Accepted(NamedTuple):
+    """Overrides that a rule accepts: those that need no further one, and all."""
+
+    alone: list[str]
+    with_others: list[str]
 
 
 def _accepted(
     families: Sequence[str], rule: Rule, facts: Facts, folders: tuple[Path, ...], allow: Sequence[str]
-) -> list[str]:
+) -> _Accepted:
     others = [rule for rule in RULES if not refusal(rule, facts)]
     by_family: list[list[tuple[str, bool]]] = []
     for family in families:
@@ -106,8 +116,9 @@ def _accepted(
             except (KeyError, ValueError):
                 continue
         by_family.append(accepted)
-    complete_ones = [[override for override, alone in accepted if alone] for accepted in by_family]
-    return _alternating(complete_ones) or _alternating([[each for each, _ in accepted] for accepted in by_family])
+    alone = [[override for override, is_alone in accepted if is_alone] for accepted in by_family]
+    with_others = [[override for override, _ in accepted] for accepted in by_family]
+    return _Accepted(_alternating(alone), _alternating(with_others))
 
 
 def default_pick(choice: catalog.Choice, allow: Sequence[str] = ()) -> Pick | None:
