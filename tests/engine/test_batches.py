@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
 
@@ -155,11 +155,15 @@ def test_a_worker_that_was_killed_ends_in_one_error(monkeypatch: pytest.MonkeyPa
     loader = training_loader(dataset, start=0, stop=100_000, workers=1, pin=False, timeout=60)
     batches = iter(loader)
     next(batches)
-    # Either torch's handler of the signal or the empty queue reports it, the handler at any point from here on.
-    with pytest.raises(RuntimeError, match=r"exited unexpectedly|killed by signal"):
+
+    def kill_and_read_on(iterator: Iterator[Batch]) -> None:
         os.kill(loader._workers[0].pid, signal.SIGKILL)
-        for _ in batches:
+        for _ in iterator:
             pass
+
+    # Either torch's handler of the signal or the empty queue reports it, the handler at any point after the kill.
+    with pytest.raises(RuntimeError, match=r"exited unexpectedly|killed by signal"):
+        kill_and_read_on(batches)
     loader.close()
     del batches
     gc.collect()

@@ -11,7 +11,7 @@ from blockyard.commands._args import Args, Parser, flag_type
 from blockyard.config.option_text import config_value, integer, read_option
 from blockyard.config.override_grammar import parse_allow
 from blockyard.errors import UserError, did_you_mean, fold
-from blockyard.sweep.spec.ladder import ARM_LEVEL
+from blockyard.sweep.cells import ARM_LEVEL
 
 if TYPE_CHECKING:
     from blockyard.sweep.executor.base import Executor

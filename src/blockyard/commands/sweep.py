@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 
 from blockyard.commands._sweep_args import SweepArgs, parse
 from blockyard.errors import UserError, printable
-from blockyard.sweep.spec.ladder import ARM_LEVEL
+from blockyard.sweep.cells import ARM_LEVEL
 
 if TYPE_CHECKING:
     from blockyard.engine.data_reader import DataReader

@@ -57,8 +57,9 @@ from blockyard.report.stats.metric_range import Range, metric_range
 from blockyard.report.stats.paired import Difference, Values, finite
 from blockyard.report.stats.resplit import difference_of_sums, inflation, split_mean
 from blockyard.report.stats.verdict import ArmResult, Differ, compare_arms
+from blockyard.sweep.cells import ARM_LEVEL
 from blockyard.sweep.spec.keys import OVERS, Floors, Ladder
-from blockyard.sweep.spec.ladder import ARM_LEVEL, FACTOR, expected_floors, floors_of
+from blockyard.sweep.spec.ladder import FACTOR, expected_floors, floors_of
 from blockyard.sweep.spec.threshold import of_metric
 from blockyard.sweep.stopping.decisions import comparisons
 

@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 
 from blockyard.config.tree import Node
 
+ARM_LEVEL = "arm"  # the level that says which arm of the file an arm is
 Setting = dict[str, Any]  # config key -> the value that a variant or a trial has of it
 
 

@@ -13,8 +13,9 @@ from blockyard.report.load.document import LadderArmRow, LadderMisfitRow, Ladder
 from blockyard.report.load.run_record import LoadedRun, is_finite
 from blockyard.report.stats.ladder import FARTHER, ArmLadder, ladder, no_law
 from blockyard.report.stats.metric_range import metric_range
+from blockyard.sweep.cells import ARM_LEVEL
 from blockyard.sweep.spec.keys import Floors
-from blockyard.sweep.spec.ladder import ARM_LEVEL, FACTOR
+from blockyard.sweep.spec.ladder import FACTOR
 
 
 def ladder_row(

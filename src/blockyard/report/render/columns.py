@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from blockyard.report.load.arms import format_value
 from blockyard.report.load.document import ArmRow, BaselineRow, ComparisonDocument, GapRow
 from blockyard.report.stats.verdict import FOR, NO_DIFFERENCE, format_p, p_equals
-from blockyard.sweep.spec.ladder import ARM_LEVEL
+from blockyard.sweep.cells import ARM_LEVEL
 from blockyard.sweep.spec.threshold import of_metric
 
 _TINY = 1e-4  # means below which six decimals show nothing

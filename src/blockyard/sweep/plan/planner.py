@@ -20,7 +20,7 @@ from blockyard.errors import UserError, fold
 from blockyard.runs.costs import COSTS
 from blockyard.runs.identity import run_name
 from blockyard.runs.provenance import provenance
-from blockyard.sweep.cells import Arm, Cell, Refused, Setting, Variant
+from blockyard.sweep.cells import ARM_LEVEL, Arm, Cell, Refused, Setting, Variant
 from blockyard.sweep.plan import cell_settings
 from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.compact_json import SharedNodes
@@ -36,7 +36,6 @@ from blockyard.sweep.plan.sizes import (
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.plan.target_metric import validation_metric
 from blockyard.sweep.spec.keys import Space, settings_of, space_of
-from blockyard.sweep.spec.ladder import ARM_LEVEL
 from blockyard.sweep.spec.override_text import override_problem
 from blockyard.sweep.spec.question import BadQuestionError, Question, read
 

@@ -17,11 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from blockyard.errors import UserError, did_you_mean
-from blockyard.sweep.cells import Arm
+from blockyard.sweep.cells import ARM_LEVEL, Arm
 from blockyard.sweep.spec.keys import Floors, Ladder, Space, label
 
 FACTOR = "rung"
-ARM_LEVEL = "arm"  # the level that says which arm of the file an arm is
 UNITS = {"flops": "FLOPs", "params": "parameters"}
 
 
