@@ -39,7 +39,7 @@ class Scene(NamedTuple):
 
 def _kinds(operations: list[str]) -> list[str]:
     """The operations without what differs between processes and runs."""
-    return [re.sub(r"-\d+-[0-9a-f]{8}$|\w+-[0-9a-f]{10}/", "", operation) for operation in operations]
+    return [re.sub(r"-\d+-[0-9a-f]{16}$|\w+-[0-9a-f]{10}/", "", operation) for operation in operations]
 
 
 def _kills(operations: list[str], expected: list[str] | None = None) -> tuple[Kill, ...]:

@@ -127,7 +127,7 @@ def test_a_run_ends_in_an_answer_and_fills_only_holes(here, capsys):
     result = json.loads((folder / "comparison.json").read_text())
     assert [arm["name"] for arm in result["arms"]][:2] == ["plain", "rms"]
     assert [cell["state"] for cell in result["cells"]].count("done") == 4
-    assert re.search(r"took \d+ \w+; no time was announced", out)
+    assert re.search(r"took \d+ \w+, announced were about", out)
     times = {path: path.stat().st_mtime_ns for path in here.rglob("summary.json")}
     assert len(times) == 4
     (here / "sweeps" / "mine.yaml").write_text(FILE.replace("seeds: 2", "seeds: 3"))
@@ -137,7 +137,7 @@ def test_a_run_ends_in_an_answer_and_fills_only_holes(here, capsys):
     assert {path: path.stat().st_mtime_ns for path in times} == times
     assert len(list(here.rglob("summary.json"))) == 6
     first, second = read_times(folder)
-    assert (first["cells"], first["announced_seconds"], first["ratio"]) == (4, None, None)
+    assert first["cells"] == 4
     assert second["cells"] == 2
     assert second["ratio"] == pytest.approx(second["taken_seconds"] / second["announced_seconds"])
     assert f": {second['ratio']:.2f} times as long" in out
