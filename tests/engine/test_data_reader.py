@@ -77,7 +77,7 @@ def test_a_warm_up_that_outlasts_the_run_is_noted(pairs: tuple[str, ...]) -> Non
         assert "schedule.warmup=10000 is not over when the run ends" in note
     assert not reader.read(configured(*TINY, "trainer.max_steps=10", "schedule.warmup=5")[0]).notes
     config, _ = configured(*pairs, "trainer.max_steps=10", "schedule.warmup=100")
-    unread, warmup = DataReader(most_bytes=100).read(config).notes
+    warmup, unread = DataReader(most_bytes=100).read(config).notes
     assert "is read by the run" in unread
     assert "after 10 steps" in warmup
 
