@@ -77,7 +77,7 @@ def test_a_file_that_changed_since_its_plan_is_told(tmp_path: Path) -> None:
     assert warned(FILE) == []
     assert warned(f"# another header\n{FILE.replace('claim: x', 'claim: y')}source: me\n") == []
     (warning,) = warned(FILE.replace("seeds: 2", "seeds: 3").replace("[norm=rms]", "[norm=layer]"))
-    assert f"{path} has changed in seeds, arms since its plan was frozen" in warning
+    assert f"{path} has changed in arms, seeds since its plan was frozen" in warning
     assert f"`blockyard sweep {path}` runs what is new" in warning
     (warning,) = warned("claim: x\narms: [\n")
     assert "can no longer be read as a sweep file" in warning
