@@ -187,7 +187,7 @@ def test_a_changed_file_keeps_the_old_plan(tmp_path):
     (message,) = history.store_plan(
         plan_from(tmp_path, arms.replace("b: [", "c: [block=post_norm], b: [") + "seeds: 3")
     )
-    assert "new arms: c; 4 runs as before, 5 new; changed keys: seeds, arms" in message
+    assert "new arms: c; 4 runs as before, 5 new; changed keys: arms, seeds" in message
     kept = [path.name for path in first.folder.glob("plan-*.json")]
     assert len(kept) == 1
     assert SweepPlan.load(first.folder, kept[0]).cells == first.cells
