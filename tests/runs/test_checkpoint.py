@@ -107,7 +107,7 @@ def test_the_planted_bug_of_trusting_torch_alone_is_seen(tmp_path: Path) -> None
 def test_a_foreign_one_is_refused_and_named(tmp_path: Path) -> None:
     path = tmp_path / LAST
     checkpoint_io().save_checkpoint(tiny_content(1), path)
-    with pytest.raises(BadCheckpointError, match=r"another run \(identity abc, expected xyz\)"):
+    with pytest.raises(BadCheckpointError, match=r"another run \(identity 'abc', expected 'xyz'\)"):
         verify(path, identity="xyz")
     with pytest.raises(BadCheckpointError, match="belongs to seed 3, expected seed 4"):
         AtomicCheckpointIO(identity="abc", seed=4).load_checkpoint(path)
