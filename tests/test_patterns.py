@@ -22,7 +22,6 @@ BOUNDED = {
 }
 # Patterns that are made of values, by file and method, with what they are made of.
 MADE = {
-    ("commands/init.py", "sub"): "names of placeholders, in templates of the package",
     ("commands/new.py", "search"): "the name of a class, in templates of the package",
     ("commands/new.py", "sub"): "names of placeholders, in templates of the package",
     ("config/choices/catalog.py", "search"): "a heading, at the start of a line of a docstring",

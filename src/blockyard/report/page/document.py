@@ -29,7 +29,7 @@ from blockyard.sweep.spec.threshold import of_metric
 
 _COMMENT_LINES = re.compile(r"^ *(?://[^\n]*|/\*\*.*?\*/)\n", re.M | re.S)
 _STYLE_COMMENTS = re.compile(r"/\*.*?\*/\n?", re.S)
-_STYLE_SPACES = re.compile(r"\s*([{};])\s*|(?<=,)\s+")
+_STYLE_SPACES = re.compile(r"(?<!\s)\s*([{};])\s*|(?<=,)\s+")
 _INDENTS = re.compile(r"^ +", re.M)
 STYLES = ("style", "tables", "samples", "charts")
 SCRIPTS = (
