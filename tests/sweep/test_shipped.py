@@ -12,7 +12,7 @@ from blockyard.sweep.plan.wandb_file import files
 from tests.golden.content import plan_content
 from tests.golden.write import stored
 from tests.support.paths import ROOT, SHARED
-from tests.sweep.shipped_plans import SWEEPS, plan_of_shipped
+from tests.sweep.shipped_plans import NEED_FILES, NEED_RUNS, SWEEPS, plan_of_shipped
 
 # Most of the time of planning all questions: the widths of every arm are solved at every rung, or there are many cells.
 # The default suite plans ladders in test_ladder_key.py.
@@ -30,7 +30,8 @@ def test_a_shipped_sweep_can_be_planned_and_written_for_wandb(
     plan = plan_of_shipped(name, tmp_path, SHARED if SHARED.is_dir() else None)
     if plan is None:
         pytest.skip("no shared data sets beside this checkout")
-    assert json.loads(json.dumps(plan_content(plan))) == stored(f"plans/{name}")
+    if name not in NEED_FILES and name not in NEED_RUNS:  # their identities depend on the paths of this machine
+        assert json.loads(json.dumps(plan_content(plan))) == stored(f"plans/{name}")
     assert plan.refused == ()
     assert plan.variants
     assert plan.question["header"].count("\n") >= 3
