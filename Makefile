@@ -16,7 +16,7 @@ CORE ?= tests/components tests/config tests/engine tests/evaluate tests/generate
 
 .PHONY: run test test-all test-gpu test-oldest battery schedulers lint format bench docs lock audit clean
 
-run: $(VENV)/run.done  ## ask the first question: ten runs, a verdict, a page
+run: $(VENV)/run.done  ## ask the first question: sixteen runs, a verdict, a page
 	$(BIN)/blockyard sweep quickstart
 
 test: $(VENV)/dev.done lint  ## the default suite

@@ -9,7 +9,7 @@ from statsmodels.stats.weightstats import ttost_paired
 
 from blockyard.errors import UserError
 from blockyard.report.stats.expectations import MARGIN, evaluate
-from blockyard.sweep.spec import fields
+from blockyard.sweep.spec import question
 from blockyard.sweep.spec.expectation import Claim, parse
 
 ARMS = ["a", "b", "c", "pre_norm-8e-3", "block=post_norm optimizer.lr=0.1"]
@@ -77,13 +77,15 @@ def test_what_cannot_be_judged_is_refused_with_what_works(text: str, message: st
     ],
 )
 def test_a_sweep_file_may_expect_what_can_be_judged(text: str) -> None:
-    problems: list[str] = []
-    fields.expect({"expect": text}, ARMS, problems)
-    if problems:
-        with pytest.raises(UserError):
-            parse(text, ARMS)
+    names = ["a", "b", "c"]
+    content = {"claim": "c", "arms": {arm: [f"model.dim={8 * (n + 1)}"] for n, arm in enumerate(names)}, "expect": text}
+    try:
+        parse(text, names)
+    except UserError:
+        with pytest.raises(UserError, match="expect"):
+            question.parse(content, name="q")
     else:
-        assert parse(text, ARMS)
+        assert question.parse(content, name="q").keys.expect == text
 
 
 @pytest.mark.parametrize("direction", ["max", "min"])
