@@ -1,4 +1,4 @@
-"""Bugs to plant in the core and in the guarding code: the passage, what replaces it, and the tests that must fail then."""
+"""Bugs to plant in the core and in the guards: the passage, the one that replaces it, and the tests that fail then."""
 
 from __future__ import annotations
 

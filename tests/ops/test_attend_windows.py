@@ -196,18 +196,6 @@ def test_reorder(window: int | None) -> None:
             assert_close(model(picked[:, t : t + 1], cache=cache)[:, 0], model(picked[:, : t + 1])[:, -1])
 
 
-@pytest.mark.parametrize("cache", [KVCache(1, 1, 4), WindowCache(1, 1, 4, window=2)])
-def test_the_prefix_is_known_after_further_tokens(cache: KVCache) -> None:
-    """A window and a segment hide no prefix token from later tokens, whatever was cached between."""
-    k = torch.arange(3.0)[None, None, :, None].expand(1, 1, 3, 4)
-    cache.append(k, k, Seq(torch.arange(3), torch.zeros(1, 3, 1), num_prefix=1))
-    for index in (3, 4):
-        new = torch.full((1, 1, 1, 4), float(index))
-        keys, _, seq = cache.append(new, new, Seq(torch.tensor([index]), torch.zeros(1, 1, 1)))
-        assert seq.num_prefix == 1
-        assert keys[0, 0, [0, -1], 0].tolist() == [0.0, index]
-
-
 def test_reorder_takes_the_facts_along() -> None:
     cache = KVCache(2, 1, 4)
     coords = torch.arange(6.0).reshape(2, 3, 1)
