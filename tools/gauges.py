@@ -25,7 +25,7 @@ OUTBUILDINGS = {
         *("inspect/", "bench/", "evaluate/embed", "evaluate/soup", "evaluate/resolution", "report/page/vectors"),
         *("commands/inspect", "commands/embed", "commands/soup", "commands/bench"),
     ),
-    "exchange": ("weights/convert/", "weights/exporting", "commands/import_weights", "commands/export"),
+    "exchange": ("weights/convert/", "weights/library/", "commands/import_weights", "commands/export"),
     "sharing": (
         *("report/bundle/", "report/wandb/", "report/home/hub_card"),
         *("commands/bundle", "commands/verify_bundle"),

@@ -39,7 +39,7 @@ INNER_FLOORS = {
     "config": ("untrusted", "choices", "rules", "."),
     "data": ("files", "splits", "rows", "."),
     "engine": ("system", "faults", "lightning", "callbacks loggers", ".", "stacked"),
-    "weights": ("convert", "."),
+    "weights": (".", "convert", "library"),
 }
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms.split()}
 

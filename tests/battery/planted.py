@@ -121,7 +121,7 @@ BUGS = (
     _bug("any-image-format", "data/files/images.py", "(stream, formats=FORMATS)", "(stream)", IMAGES),
     _bug(
         "integers-are-weights",
-        "weights/convert/number_types.py",
+        "weights/number_types.py",
         "if dtype not in _floating():",
         "if dtype is None:",
         TYPES,

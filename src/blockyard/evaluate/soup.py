@@ -35,7 +35,7 @@ from blockyard.runs.provenance import provenance
 from blockyard.runs.redact import redact
 from blockyard.runs.weights_file import WEIGHTS, write_weights
 from blockyard.weights.convert.converter import MODEL
-from blockyard.weights.exporting import write_tokenizers
+from blockyard.weights.convert.exporting import write_tokenizers
 from blockyard.weights.lora import merge
 from blockyard.weights.transfer import content_hash
 
