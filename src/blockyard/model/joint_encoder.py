@@ -34,7 +34,7 @@ class JointEncoder(Stack):
         super().__init__(**options)
         self.types = types
 
-    def mixing(self, ctx: Context) -> Context:
+    def mixer_context(self, ctx: Context) -> Context:
         """Return the Context of the joined sequence, whose prefix holds the source."""
         return joined(ctx)
 
