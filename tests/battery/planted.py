@@ -261,7 +261,7 @@ GUARDS = (
     _bug("any-image-format", "data/files/images.py", "(stream, formats=FORMATS)", "(stream)", IMAGES),
     _bug(
         "integers-are-weights",
-        "weights/convert/number_types.py",
+        "weights/number_types.py",
         "if dtype not in _floating():",
         "if dtype is None:",
         TYPES,
