@@ -328,7 +328,7 @@ class LoopCallback(pl.Callback):
         callback of Lightning belong to its loop.
         """
         steps = self.quiet_steps()
-        alone = trainer.world_size == 1 and module.together is None
+        alone = trainer.world_size == 1 and module.stacked is None
         profiled = not isinstance(trainer.profiler, PassThroughProfiler)  # type: ignore[attr-defined]
         if not steps or not alone or profiled or module.settings.half or trainer.lr_scheduler_configs:
             return False
