@@ -39,8 +39,7 @@ from blockyard.engine.system.randomness import reseed
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
 from blockyard.evaluate.loop import PassMetrics
-from blockyard.runs.checkpoint import BadCheckpointError, load_content
-from blockyard.runs.checkpoint_weights import load_weights
+from blockyard.runs.checkpoint import BadCheckpointError, load_content, load_weights
 from blockyard.runs.folder import CONFIG
 from blockyard.runs.load import load
 from blockyard.weights.parts import NEVER

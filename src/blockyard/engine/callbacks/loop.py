@@ -25,7 +25,7 @@ from blockyard.engine.faults.nan_guard import check_weights
 from blockyard.engine.faults.peers import agree_on_end, agree_on_signal
 from blockyard.engine.lightning.patches import count_steps, next_batch
 from blockyard.engine.system.randomness import reseed
-from blockyard.runs.checkpoint_weights import LOOP
+from blockyard.runs.checkpoint import LOOP
 
 
 class LoopCallback(pl.Callback):
