@@ -42,7 +42,7 @@ def _bug(name: str, file: str, sound: str, broken: str, *tests: str) -> Bug:
     return Bug(name, file, sound, broken, tests)
 
 
-_FILE, _CONTENT, _FIX = "runs/checkpoint.py", "runs/checkpoint_content.py", "runs/checkpoint_io.py"
+_FILE, _FIX = "runs/checkpoint.py", "runs/checkpoint_io.py"
 _IO, _REPLACE, _CSV = "runs/checkpoint_io.py", "atomic_files/replace.py", "atomic_files/csv_text.py"
 _LOOP, _ACTIONS = "engine/callbacks/loop.py", "engine/callbacks/loop.py"
 _JOB, _END, _RUN = "engine/job.py", "engine/faults/ending.py", "engine/run.py"
@@ -304,7 +304,7 @@ GUARDS = (
     ),
     _bug(
         "weights-unchecked",
-        _CONTENT,
+        _FILE,
         "for name in both if expected[name].shape != weights[name].shape",
         "for name in ()",
         CHECKPOINT,
