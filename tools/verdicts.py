@@ -5,11 +5,15 @@
 Reads comparison.json of each sweep's folder into docs/verdicts.json, which keeps the results, then writes the page and
 README's question with its answer from it. docs/at_scale.yaml says what sources report of the arms of ladders. Without
 folders only the page and README are written.
+
+A result that replaces another one keeps it: `asked` lists the earlier answers with the keys of the question that were
+changed after each. No answer is ever dropped.
 """
 
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import math
 import sys
@@ -26,6 +30,7 @@ DATA, PAGE, README = ROOT / "docs" / "verdicts.json", ROOT / "docs" / "verdicts.
 AT_SCALE = ROOT / "docs" / "at_scale.yaml"  # what sources report of larger models
 QUOTED = "positions_text"  # in README
 FEWEST = 5  # seeds of a result that is shown
+WORDS = {"claim", "source"}  # keys of a question that change no run and no verdict
 
 HEAD = """# Verdicts
 
@@ -38,6 +43,10 @@ its difference over those that both have. Every result is over {fewest} seeds or
 
 Written by `python tools/verdicts.py`; the runs date from {dates}. How a verdict is reached:
 [Sweeps and statistics](sweeps.md#statistics).
+
+*Asked* counts the versions of a question that were answered. A verdict of a question that was changed after an answer
+was known is worth less than its error rate says: the 5 % of a test hold for one question, posed once, before its runs.
+The section of a sweep lists its earlier answers and the keys that were changed after each.
 
 """
 
@@ -62,8 +71,33 @@ def record(folder: Path) -> dict[str, Any]:
             for clause in (comparison["expect"] or {}).get("clauses") or ()
         ],
         "stopped": (comparison.get("evidence") or {}).get("words"),
+        "question": question(folder.name),
         **({"ladder": [header, *rows]} if rows else {}),
     }
+
+
+def question(sweep: str) -> dict[str, str]:
+    """Return a digest of each key of a sweep's file that changes its runs or its verdict."""
+    content = yaml.safe_load((ROOT / "sweeps" / f"{sweep}.yaml").read_text(encoding="utf-8"))
+    return {
+        key: hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
+        for key, value in content.items()
+        if key not in WORDS
+    }
+
+
+def with_history(new: dict[str, Any], old: dict[str, Any] | None) -> dict[str, Any]:
+    """Return a new result with the earlier answers of its sweep, of which `old` is the last one."""
+    if old is None:
+        return new
+    asked = list(old.get("asked", ()))
+    facts = ("verdict", "seeds", "cells", "question")
+    if any(old.get(fact) != new.get(fact) for fact in facts):
+        before, now = old.get("question", {}), new["question"]
+        changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+        answer = {"date": old["date"], "verdict": old["verdict"], "seeds": old["seeds"], "cells": old["cells"][0]}
+        asked.append({**answer, "changed": changed})
+    return {**new, "asked": asked} if asked else new
 
 
 def _arm(arm: dict[str, Any]) -> dict[str, Any]:
@@ -90,16 +124,17 @@ def page(records: list[dict[str, Any]]) -> str:
         _counts(records),
         "",
         *_spent(records),
-        "| sweep | claim | verdict | seeds | cells |",
-        "|---|---|---|---|---|",
+        *_reasked(records),
+        "| sweep | claim | verdict | asked | seeds | cells |",
+        "|---|---|---|---|---|---|",
     ]
     for one in records:
         verdict = one["verdict"] or "-"
         if "second_difference" in one:
             verdict += ", with a second difference"
-        lines.append(
-            f"| [`{one['sweep']}`](#{one['sweep']}) | {_claim(one)} | {verdict} | {one['seeds']} | {one['cells'][0]} |"
-        )
+        asked = 1 + len(one.get("asked", ()))
+        name, seeds, done = one["sweep"], one["seeds"], one["cells"][0]
+        lines.append(f"| [`{name}`](#{name}) | {_claim(one)} | {verdict} | {asked} | {seeds} | {done} |")
     for one in records:
         done, cells = one["cells"]
         source = _key(one, "source") or "ours"
@@ -110,6 +145,7 @@ def page(records: list[dict[str, Any]]) -> str:
             f"`{one['metric']}`, {done} of {cells} cells, {one['seeds']} seeds. Source: {source}.",
             "",
         ]
+        lines += _earlier(one)
         if one.get("stopped"):
             lines += [one["stopped"], ""]
         lines += _since(one)
@@ -182,16 +218,49 @@ def _spent(records: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _since(record: dict[str, Any]) -> list[str]:
-    """What the sweep's file asks for by now, where these runs were made with fewer seeds."""
-    seeds = yaml.safe_load(_key(record, "seeds") or "null")
-    if not isinstance(seeds, dict):
+def _reasked(records: list[dict[str, Any]]) -> list[str]:
+    """Return how many questions were asked more than once, and what their first answers were."""
+    again = [one for one in records if one.get("asked")]
+    if not again:
         return []
-    if not record.get("stopped"):
-        return [f"Run with {record['seeds']} fixed seeds; the file now goes on until it is decided.", ""]
-    if "most that the question allows" in record["stopped"] and seeds["most"] > record["seeds"]:
-        return [f"The file allows {seeds['most']} seeds by now.", ""]
-    return []
+    firsts = [one["asked"][0]["verdict"] or "not recorded" for one in again]
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in Counter(firsts).most_common())
+    differ = sum(one["asked"][0]["verdict"] != one["verdict"] for one in again)
+    not_seeds_alone = sum(any(set(answer["changed"]) - {"seeds"} for answer in one["asked"]) for one in again)
+    cells = sum(answer["cells"] or 0 for one in again for answer in one["asked"])
+    return [
+        f"{len(records) - len(again)} questions were asked once. {len(again)} were asked again after an answer was",
+        f"known, {not_seeds_alone} of them with more than the seeds changed. Their first answers: {counts};",
+        f"{differ} verdicts differ from the first. The earlier answers took {cells:,} cells beside those of the table.",
+        "",
+    ]
+
+
+def _earlier(record: dict[str, Any]) -> list[str]:
+    """Return the earlier answers of a sweep in a sentence, each with the keys that were changed after it."""
+    answers = record.get("asked", ())
+    if not answers:
+        return []
+    parts = []
+    for answer in answers:
+        changed = ", ".join(f"`{key}`" for key in answer["changed"]) or "the rule or the limit of seeds"
+        if answer["verdict"] is None:
+            parts.append(f"an answer that was not recorded, before a change of {changed}")
+        else:
+            seeds, cells = answer["seeds"], answer["cells"]
+            parts.append(
+                f"{answer['verdict']} on {answer['date']} ({seeds} seeds, {cells} cells), then {changed} changed"
+            )
+    return [f"Asked {len(answers) + 1} times. Earlier: {'; '.join(parts)}.", ""]
+
+
+def _since(record: dict[str, Any]) -> list[str]:
+    """Return which keys of the sweep's file were changed after these runs, in a sentence."""
+    before, now = record["question"], question(record["sweep"])
+    changed = [f"`{key}`" for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
+    if not changed:
+        return []
+    return [f"The file has another {' and another '.join(changed)} by now; this answer is not of it.", ""]
 
 
 def _claim(record: dict[str, Any]) -> str:
@@ -228,7 +297,7 @@ def main() -> None:
             sys.exit(f"{folder} has no comparison.json: `blockyard sweep` writes it at its end")
         # `notes` and `second_difference`, what else differed between arms, are written by hand into the JSON and belong
         # to results: new results drop them.
-        records[folder.name] = record(folder)
+        records[folder.name] = with_history(record(folder), records.get(folder.name))
     DATA.write_text(json.dumps(list(records.values()), indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(page(list(records.values())), encoding="utf-8")
     README.write_text(readme(README.read_text(encoding="utf-8"), list(records.values())), encoding="utf-8")
