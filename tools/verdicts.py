@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from blockyard.report.load.document import ArmRow, read_document
 from blockyard.report.render.columns import ladders
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,37 +45,34 @@ Written by `python tools/verdicts.py`; the runs date from {dates}. How a verdict
 
 def record(folder: Path) -> dict[str, Any]:
     """What the page needs of one finished sweep."""
-    comparison = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+    comparison = read_document(json.loads((folder / "comparison.json").read_text(encoding="utf-8")))
     header, rows = ladders(comparison)
-    done = sum(cell["state"] == "done" for cell in comparison["cells"])
+    expect = comparison.expect
+    done = sum(cell.state == "done" for cell in comparison.cells)
     return {
         "sweep": folder.name,
         "date": datetime.date.fromtimestamp((folder / "comparison.json").stat().st_mtime).isoformat(),
-        "claim": comparison["claim"],
-        "metric": comparison["metric"],
-        "expected": comparison["expect"] and comparison["expect"]["text"],
-        "verdict": comparison["expect"] and comparison["expect"]["verdict"],
-        "seeds": len(comparison["seeds"]),
-        "cells": [done, len(comparison["cells"])],
-        "arms": [_arm(arm) for arm in comparison["arms"]],
-        "clauses": [
-            [clause["text"], clause["verdict"], clause["reason"]]
-            for clause in (comparison["expect"] or {}).get("clauses") or ()
-        ],
-        "stopped": (comparison.get("evidence") or {}).get("words"),
+        "claim": comparison.claim,
+        "metric": comparison.metric,
+        "expected": expect and expect.text,
+        "verdict": expect and expect.verdict,
+        "seeds": len(comparison.seeds),
+        "cells": [done, len(comparison.cells)],
+        "arms": [_arm(arm) for arm in comparison.arms],
+        "clauses": [[clause.text, clause.verdict, clause.reason] for clause in expect.clauses] if expect else [],
+        "stopped": comparison.evidence and comparison.evidence.words,
         **({"ladder": [header, *rows]} if rows else {}),
     }
 
 
-def _arm(arm: dict[str, Any]) -> dict[str, Any]:
-    difference = arm["difference"] or {"mean": None, "interval": None}
+def _arm(arm: ArmRow) -> dict[str, Any]:
     return {
-        "name": arm["name"],
-        "n": arm.get("n"),
-        "mean": arm["mean"],
-        "difference": difference["mean"],
-        "interval": difference["interval"],
-        "verdict": arm["verdict"],
+        "name": arm.name,
+        "n": arm.n,
+        "mean": arm.mean,
+        "difference": arm.difference and arm.difference.mean,
+        "interval": arm.difference and arm.difference.interval,
+        "verdict": arm.verdict,
     }
 
 

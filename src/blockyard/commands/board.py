@@ -90,5 +90,5 @@ def _workspace(paths: Sequence[str], options: dict[str, Any]) -> int:
     # A sweep's folder lies in its own outputs folder, whatever the command line says.
     folders = [Path(path).absolute() for path in paths if (Path(path) / "plan.json").is_file()]
     outputs = str(folders[0].parents[1]) if folders else options["outputs"]
-    sys.stdout.write(f"{workspace(compare(list(paths), **options).as_dict(), outputs=outputs)}\n")
+    sys.stdout.write(f"{workspace(compare(list(paths), **options), outputs=outputs)}\n")
     return 0
