@@ -30,8 +30,7 @@ from blockyard.contracts.objective import source_as_input
 from blockyard.data.splits.order import take
 from blockyard.errors import UserError
 from blockyard.evaluate.api import check_split
-from blockyard.evaluate.new_inputs import new_inputs
-from blockyard.evaluate.predict_rows import BATCH
+from blockyard.evaluate.predict import BATCH, read_new
 from blockyard.runs.load import Loaded, load, splits_of
 
 if TYPE_CHECKING:
@@ -185,7 +184,7 @@ def embed(
         raise UserError(f"{loaded.folder.name}: {type(loaded.model).__name__} does not name what its layers give")
     reader = _Reader(loaded, str(layer), pool)
     if inputs:
-        names, batches = new_inputs(loaded, inputs, column)
+        names, batches = read_new(loaded, inputs, column)
         batches = map(_as_source, batches) if reader.encodes else batches
     else:
         if column is not None:

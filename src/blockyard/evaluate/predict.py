@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from blockyard.contracts import Batch, Standardized
+from blockyard.data.rows.new_inputs import ModalityReader, is_array
 from blockyard.errors import UserError
-from blockyard.evaluate.new_inputs import new_inputs, test_split
 from blockyard.evaluate.tagged import TaggedSentence, tag_inputs
 from blockyard.runs.folder import RunFolder
-from blockyard.runs.load import Loaded, load
+from blockyard.runs.load import Loaded, load, splits_of
+
+BATCH = 64  # inputs in a forward pass
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def predict(
 
     Values are in the units of the data.
 
-    inputs: as the run reads them; `new_inputs` has the table
+    inputs: as the run reads them; `data.rows.new_inputs` and the data module's `read_new` say which files
     column: of a table, that of the texts; default: the one that the run's data names, else `text`
     which: "best", "last" or "previous"
 
@@ -83,13 +86,60 @@ def predict(
             f"{loaded.folder.name} predicts no class or value of a whole sample, and no tags (objective="
             f"{_choice(loaded, 'objective')}); `generate` writes texts and images, `forecast` continues series"
         )
-    names, batches = new_inputs(loaded, inputs, column)
+    names, batches = read_new(loaded, inputs, column)
     outputs_of = _outputs(loaded, batches)
     if target == "values":
         return Predictions(names, _value_names(loaded), values=_in_units(loaded, outputs_of)), loaded
     if target == "labels":
         return Predictions(names, _class_names(loaded), probabilities=outputs_of.sigmoid(), several=True), loaded
     return Predictions(names, _class_names(loaded), probabilities=outputs_of.softmax(-1)), loaded
+
+
+def read_new(loaded: Loaded, inputs: Sequence[str], column: str | None = None) -> tuple[list[str], Iterator[Batch]]:
+    """Return new inputs by name, and batches of them without targets, as the run's data reads them.
+
+    A run that reads a source alone, or through an encoder, gets the inputs as its source.
+
+    column: of a table, the column of the texts; None is the column of the run's data
+    Raises UserError where an input cannot be read, and for a run whose inputs no file can hold.
+    """
+    run, components = loaded.folder.name, loaded.components
+    crosses = components.architecture.crosses
+    reads_source = crosses or loaded.objective.reads == "source"
+    ctx = loaded.model.ctx
+    reader = ModalityReader(
+        run=run,
+        tokenizer=components.source_tokenizer if reads_source else loaded.tokenizer,
+        source=reads_source,
+        max_len=(ctx.source_tokens if crosses else ctx.tokens).max_len,
+        column=column,
+        test=lambda: test_split(loaded),
+        data=loaded.data,
+    )
+    spec = reader.spec
+    if column is not None and (spec.modality != "text" or spec.source is not None or spec.joined):
+        raise UserError(f"column={column}: {run} reads {spec.things}, not tables of texts")
+    if spec.source is None and any(map(is_array, inputs)):
+        names, split = reader.arrays(inputs)
+    else:
+        names, split = loaded.data.read_new(inputs, reader)
+    # A model of texts of one length knows no padding, so each of them is a batch.
+    size = 1 if spec.modality == "text" and not spec.variable else BATCH
+
+    def batches() -> Iterator[Batch]:
+        for order in torch.arange(len(names)).split(size):
+            batch = split.batch(order, None)
+            yield replace(batch, target=None, lengths=batch.lengths if spec.variable else None)
+
+    return names, batches()
+
+
+def test_split(loaded: Loaded) -> Any:
+    """Return the run's test split, which knows how values are standardized. Raises UserError without the data."""
+    missing = loaded.data.missing()
+    if missing:
+        raise UserError(f"{loaded.data.spec.things} are standardized as the training split was: {missing}")
+    return splits_of(loaded).test
 
 
 def _choice(loaded: Loaded, family: str) -> str:

@@ -19,16 +19,18 @@ from torch import Tensor
 from blockyard.atomic_files import is_regular
 from blockyard.contracts import Batch, Objective, Split, TextTokenizer
 from blockyard.data.files.conll import Sentence, is_conll, read_conll
+from blockyard.data.rows.new_inputs import texts_of
+from blockyard.data.splits.columns import Ragged
 from blockyard.data.splits.tagged import Cutter, Pieces, TaggedSplit, bracketed
 from blockyard.errors import UserError, shortened
-from blockyard.evaluate.new_inputs import texts_of
-from blockyard.evaluate.predict_rows import BATCH, padded
 from blockyard.evaluate.written import Written
 from blockyard.objective._tags import Tags
 from blockyard.objective.tag import Tag
 from blockyard.runs.load import Loaded
 
 log = logging.getLogger("blockyard")
+
+BATCH = 64  # sentences in a forward pass
 
 _WORD = re.compile(r"\w+(?:[-'’.]\w+)*|[^\w\s]")  # as files have them: marks are words of their own
 
@@ -104,16 +106,16 @@ def tag_inputs(loaded: Loaded, inputs: Sequence[str], column: str | None) -> lis
             "%d of %d sentences have more than %d tokens; their further words get no tag", long, len(sentences), most
         )
     variable = loaded.model.ctx.tokens.variable
+    # A model of sequences of one length knows no padding, so each sentence is a batch.
     size = BATCH if variable else 1
-    tagged = []
-    for start in range(0, len(pieces), size):
-        some = pieces[start : start + size]
-        batch = padded([own.ids for own in some])
+    token_ids = Ragged.of([own.ids for own in pieces])
+    probabilities: list[Tensor] = []
+    for order in torch.arange(len(pieces)).split(size):
+        ids, lengths = token_ids.take(order)
         with torch.no_grad():
-            prediction = loaded.model(batch if variable else Batch(batch.inputs)).double().softmax(-1)  # (B, N, V)
-        rows = zip(prediction, some, sentences[start : start + size], strict=True)
-        tagged += [_tagged(row, own, each, objective) for row, own, each in rows]
-    return tagged
+            prediction = loaded.model(Batch(ids, lengths=lengths if variable else None))  # (B, N, V)
+        probabilities += prediction.double().softmax(-1)
+    return [_tagged(*words, objective) for words in zip(probabilities, pieces, sentences, strict=True)]
 
 
 def _tagged(probabilities: Tensor, pieces: Pieces, sentence: Sentence, objective: Tag) -> TaggedSentence:
@@ -130,7 +132,7 @@ def _sentences(loaded: Loaded, text: str, column: str | None) -> list[Sentence]:
             raise UserError(f"no file {shortened(text)}")
         token, comments = getattr(loaded.data, "token", None), getattr(loaded.data, "comments", True)
         return read_conll(Path(text).expanduser(), token, None, comments=comments, tagged=False)
-    sentences = [Sentence(tuple(_WORD.findall(line)), ()) for line in texts_of(loaded, [text], column)]
+    sentences = [Sentence(tuple(_WORD.findall(line)), ()) for line in texts_of(loaded.data, [text], column)]
     empty = [str(number) for number, each in enumerate(sentences, start=1) if not each.forms]
     if empty:
         raise UserError(f"{text[:40]!r}: text {', '.join(empty[:9])} has no word")
