@@ -132,8 +132,8 @@ def _option_places(name: str | None, folders: tuple[Path, ...], allow: list[str]
 
     Where no component has one, those that are called so elsewhere: `d_model` finds model.dim.
     """
+    from blockyard.config.defaults import whole_node
     from blockyard.config.known_keys import options_for
-    from blockyard.config.placed_nodes import whole_node
     from blockyard.config.schema import Root, options
     from blockyard.config.untrusted.targets import allowed, locate
 

@@ -22,10 +22,12 @@ from blockyard.atomic_files import stamp
 from blockyard.config import layer_kinds, lightning, tree
 from blockyard.config.build import CONTRACTS, OPTIONAL, SOURCE_CONTRACTS
 from blockyard.config.choices import catalog
-from blockyard.config.compose import Composed, complete
+from blockyard.config.compose import Composed
+from blockyard.config.defaults import complete
 from blockyard.config.instantiate import settings
+from blockyard.config.nested_choices import unknown_names
 from blockyard.config.override_grammar import as_quoted, parse_value, to_text
-from blockyard.config.placed_nodes import Placed, placed_nodes, unknown_names
+from blockyard.config.placed_nodes import Placed, placed_nodes
 from blockyard.config.rules import RULES, Facts, Pick, Rule
 from blockyard.config.schema import REQUIRED, RESERVED, Option, Root, options
 from blockyard.config.tree import Node
@@ -196,7 +198,7 @@ def check(
     allow = allow_of(config)
     issues += _root(config, composed.typed_values)
     unsound = set()  # keys of nodes
-    for place in placed_nodes(config, allow):
+    for place in placed_nodes(config):
         here = on_this_machine and training
         of_node = [*_target(place, allow)] or [*_values(place, composed.typed_values, on_this_machine=here)]
         issues += of_node
@@ -304,7 +306,7 @@ def _target(place: Placed, allow: list[str]) -> Iterator[Issue]:
         text = f"{shortened(target)} is not in an allowed package ({', '.join(TRUSTED_PACKAGES)})"
         yield Issue(f"{key}._target_", text, [f"allow=[{package}] for a package of your own"])
         return
-    if not place.may_be(allow):
+    if target.split(".")[0] not in (*place.packages, *place.own):
         packages = " or ".join((*place.packages, "a package of your own"))
         yield Issue(f"{key}._target_", f"{target} cannot be a {place.kind} here; one of {packages} can")
         return
@@ -326,7 +328,7 @@ def _target(place: Placed, allow: list[str]) -> Iterator[Issue]:
 
 
 def _values(place: Placed, typed: Mapping[str, str], *, on_this_machine: bool) -> Iterator[Issue]:
-    key, declared = place.key, options(locate(place.target))
+    key, declared = place.key, place.options
     for name, value in place.node.items():
         if name in RESERVED:
             continue

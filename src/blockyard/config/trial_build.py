@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +16,7 @@ import torch
 from torch import nn
 
 from blockyard.config import lightning, machine
-from blockyard.config.build import LATE, Components, context, parametrized
+from blockyard.config.build import LATE, TEACHER, Components, context, parametrized
 from blockyard.config.instantiate import instantiate
 from blockyard.config.placed_nodes import placed_nodes
 from blockyard.config.rules import Facts
@@ -143,7 +142,6 @@ def _gib(count: int) -> str:
 
 
 META = torch.device("meta")
-TEACHERS = "blockyard.weights.teacher"  # by name, as it stands on a higher floor
 # What neither the model nor its memory depends on, but for the tensors that the optimizer keeps for each weight.
 _NOT_OF_MODEL = ("optimizer", "schedule", "callbacks", "logger", "seed", "name", "tags", "outputs", "force")
 
@@ -167,16 +165,17 @@ def build_components(
     built: dict[str, Any] = {}
     tops: list[str] = []
     # Every plan, and whatever else a config holds (trainer, loggers, callbacks), is cheap to build.
-    for key, node, _, late in placed_nodes(config, allow):
+    for place in placed_nodes(config):
+        key = place.key
         if any(key.startswith(f"{top}.") for top in tops):
             continue  # an inner node is built with its parent
         tops.append(key)
-        if late or any(f"{each}.".startswith(f"{key}.") for each in unsound):
+        if place.late or any(f"{each}.".startswith(f"{key}.") for each in unsound):
             continue
-        if key.partition(".")[0] == "logger" and lightning.connects(locate(str(node["_target_"]))):
+        if key.partition(".")[0] == "logger" and lightning.connects(locate(place.target)):
             continue
         try:
-            built[key] = instantiate(node, allow, META)
+            built[key] = instantiate(place.node, allow, META)
         except Exception as error:  # a user's own class may fail in any way
             yield Issue(key, _message(error))
     if "data" in built:
@@ -216,7 +215,7 @@ def trained_alike(config: Node) -> str | None:
     optimizer = instantiate(config["optimizer"], allow, META)
     looks = _looks_at_models(type(optimizer), OptimizerBuilder)
     values = {key: value for key, value in config["optimizer"].items() if not isinstance(value, int | float)}
-    callbacks = [place for place in placed_nodes(config, allow) if place.key.startswith("callbacks.")]
+    callbacks = [place for place in placed_nodes(config) if place.key.startswith("callbacks.")]
     nodes = [place.node for place in callbacks if _looks_at_models(locate(place.target), place.required)]
     return json.dumps([kept, optimizer.tensors_per_weight, values if looks else None, nodes])
 
@@ -240,7 +239,7 @@ def build_model(
             if components.init is not None and starts:
                 components.init.prepare_tokenizers(components)
             if training and components.objective.distillation is not None:
-                texts = list(import_module(TEACHERS).issues(components))
+                texts = list(locate(TEACHER).issues(components))  # type: ignore[attr-defined]
                 if texts:
                     yield from (Issue("objective.teacher", text) for text in texts)
                     return
