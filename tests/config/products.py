@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from blockyard.config import layer_kinds
-from blockyard.config.check import default_pick
+from blockyard.config.alternatives import default_pick
 from blockyard.config.choices import catalog
 from blockyard.config.compose import Composed, compose
 from blockyard.config.defaults import complete, default_node

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.config.tree import put
-from blockyard.contracts import Issue
+from blockyard.config.trial_build import BuiltModels
 
 SMALL = ["model.dim=16", "model.depth=1", "model.heads=2", "logger=none"]
 NO_MATRIX = ["token_mixer=pool", "channel_mixer=none"]  # for optimizer=muon to train
@@ -117,22 +117,22 @@ def test_a_preset_s_interpolation_follows_a_value():
 @pytest.mark.sampled(2)
 def test_models_that_were_built_before_are_not_built_again_and_report_the_same(overrides):
     alone = [str(issue) for issue in check(compose([*SMALL, *overrides]))]
-    models: dict[str, list[Issue]] = {}
+    models = BuiltModels()
     for before in ([], ["model.dim=1000000"], ["model.depth=2", "optimizer.lr=1e-4"], NO_MATRIX, overrides):
         check(compose([*SMALL, *before]), models=models)
     assert [str(issue) for issue in check(compose([*SMALL, *overrides]), models=models)] == alone
 
 
 def test_arms_that_differ_in_how_they_train_share_a_model(monkeypatch):
-    models: dict[str, list[Issue]] = {}
+    models = BuiltModels()
     assert check(compose(SMALL), models=models) == []
     assert len(models) == 1
-    monkeypatch.setattr("blockyard.config.check.build_model", lambda *_, **__: pytest.fail("built again"))
+    monkeypatch.setattr("blockyard.config.trial_build.build_model", lambda *_, **__: pytest.fail("built again"))
     assert check(compose([*SMALL, "optimizer.lr=1e-2", "schedule=constant"]), models=models) == []
 
 
 def test_an_optimizer_that_keeps_more_is_checked_again():
-    models: dict[str, list[Issue]] = {}
+    models = BuiltModels()
     for choice in ("adamw", "sgd"):
         check(compose([*SMALL, f"optimizer={choice}"]), models=models)
     assert len(models) == 2

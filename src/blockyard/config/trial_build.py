@@ -204,20 +204,45 @@ def build_components(
             yield Issue(f"{key}: {issue.key}", issue.text)
 
 
-def trained_alike(config: Node) -> str | None:
-    """Equal for configs of which `build_model` reports the same: they differ in numbers of the optimizer, or in what
-    comes after the model. None where `init` reads the weights that a run starts from.
+class BuiltModels:
+    """The issues of whole models that were built. Arms of a sweep often differ only in how they train one model."""
+
+    def __init__(self) -> None:
+        self._issues: dict[str, list[Issue]] = {}
+
+    def __len__(self) -> int:
+        return len(self._issues)
+
+    def issues(self, config: Node, *, on_this_machine: bool, training: bool, starts: bool) -> list[Issue]:
+        """Return the issues of `build_model`, whose other arguments must be the same in each call."""
+        key = _model_key(config)
+        if key is not None and key in self._issues:
+            return self._issues[key]
+        issues = list(build_model(config, on_this_machine=on_this_machine, training=training, starts=starts))
+        if key is not None:
+            self._issues[key] = issues
+        return issues
+
+
+def _model_key(config: Node) -> str | None:
+    """Return a text that is equal for configs of which `build_model` reports the same.
+
+    They differ in numbers of the optimizer, or in what comes after the model. None where `init` reads the weights that
+    a run starts from.
     """
     if "init" in config:
         return None
     kept = {key: value for key, value in config.items() if key not in _NOT_OF_MODEL}
-    allow = allow_of(config)
-    optimizer = instantiate(config["optimizer"], allow, META)
-    looks = _looks_at_models(type(optimizer), OptimizerBuilder)
-    values = {key: value for key, value in config["optimizer"].items() if not isinstance(value, int | float)}
-    callbacks = [place for place in placed_nodes(config) if place.key.startswith("callbacks.")]
-    nodes = [place.node for place in callbacks if _looks_at_models(locate(place.target), place.required)]
-    return json.dumps([kept, optimizer.tensors_per_weight, values if looks else None, nodes])
+    optimizer = instantiate(config["optimizer"], allow_of(config), META)
+    values = None
+    if _looks_at_models(type(optimizer), OptimizerBuilder):
+        values = {key: value for key, value in config["optimizer"].items() if not isinstance(value, int | float)}
+    callbacks = [
+        place.node
+        for place in placed_nodes(config)
+        if place.key.startswith("callbacks.") and _looks_at_models(place.target_class, place.required)
+    ]
+    return json.dumps([kept, optimizer.tensors_per_weight, values, callbacks])
 
 
 def _looks_at_models(component: Any, base: Any) -> bool:
