@@ -29,7 +29,7 @@ NAMED = [one if index % 5 == 0 else pytest.param(one, marks=pytest.mark.full) fo
 
 def merged(groups, folders=()):
     """The config in its order, and the choices, merged anew."""
-    merge._merge.cache_clear()
+    merge._merge_files.cache_clear()
     config, choices = merge_choices(groups, (), folders)
     return json.dumps(config), choices
 

@@ -38,7 +38,7 @@ VALUES = [
 @pytest.mark.parametrize("values", VALUES, ids=" ".join)
 def test_values_are_set_as_omegaconf_sets_them(values, monkeypatch):
     direct = compose([*SMALL, *values])
-    monkeypatch.setattr("blockyard.config.compose.put", put_by_omegaconf)
+    monkeypatch.setattr("blockyard.config.merge.put", put_by_omegaconf)
     by_omegaconf = compose([*SMALL, *values])
     assert repr(direct.config) == repr(by_omegaconf.config)
     assert direct.issues == by_omegaconf.issues

@@ -8,14 +8,12 @@ together.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from blockyard.config import (
     layer_kinds,
-    nested_choices,
     presets,
     size_matching,
     tokenizer_content,
@@ -23,18 +21,11 @@ from blockyard.config import (
     weight_hashes,
 )
 from blockyard.config.defaults import complete, leave_out_defaults
-from blockyard.config.interpolations import check_grammar, resolve
-from blockyard.config.known_keys import KnownKeys
-from blockyard.config.merge import Choices, ReachingError, merge_choices
-from blockyard.config.overrides import SortedOverrides, Value, sort_overrides
-from blockyard.config.tree import Node, get, put, reach
-from blockyard.config.untrusted.user_yaml import UnsafeFileError
+from blockyard.config.merge import Choices, merge
+from blockyard.config.overrides import SortedOverrides, sort_overrides
+from blockyard.config.tree import Node
 from blockyard.contracts import Issue
-from blockyard.errors import near, shortened
-
-# The nodes that the command line may give a class without a YAML of its own, by the parts of their dotted keys:
-# `logger` and `callbacks.NAME`, which are used alongside the model. Choices of other families are the files in conf/.
-RETARGETED = {"logger": 1, "callbacks": 2}
+from blockyard.errors import near
 
 
 @dataclass
@@ -69,12 +60,12 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
     issues: list[Issue] = []
     ordered = sort_overrides(overrides, folders, issues, multirun)
     ordered.values, of_kinds = layer_kinds.split(ordered.values)
-    config, choices = _merge(ordered, folders, issues)
+    config, choices = merge(ordered, folders, issues)
     if not config:
         return Composed({}, {}, folders, issues)
 
     def compose_kind(ordered: SortedOverrides, problems: list[Issue]) -> Node:
-        kind, _ = _merge(ordered, folders, problems)
+        kind, _ = merge(ordered, folders, problems)
         if kind:
             complete(kind, folders)
         return kind
@@ -95,72 +86,6 @@ def of_application(config: Node, choices: Choices) -> Composed:
         return Composed(config, choices, (), [Issue(layer_kinds.KINDS, text)])
     presets.remove_options(config, choices)
     return _completed(config, choices, SortedOverrides(), (), [])
-
-
-def _merge(ordered: SortedOverrides, folders: tuple[Path, ...], issues: list[Issue]) -> tuple[Node, Choices]:
-    """Return the config of choices and known values, resolved, and the choice of each family; ({}, {}) on failure."""
-    groups, replaced = presets.expand(ordered.groups, folders)
-    config: Node = {}
-    choices: Choices = {}
-    with _failures_as(issues):
-        merged, choices = merge_choices(groups, replaced, folders)
-        # Nested choices and new classes first: they decide which keys there are.
-        nested_choices.fill(merged, folders, {value.key: value.value for value in ordered.values})
-        _retarget(merged, ordered.values)
-        _set_values(merged, choices, ordered, folders, issues)
-        config = resolve(merged, issues)  # after the values, which an interpolation may name
-        presets.remove_options(config, choices, folders)
-    return (config, choices) if config else ({}, {})
-
-
-@contextlib.contextmanager
-def _failures_as(issues: list[Issue]) -> Iterator[None]:
-    """Turn an error of Hydra, of OmegaConf or of a guard inside the block into an issue."""
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
-    try:
-        yield
-    except ReachingError as reaching:
-        issues.append(reaching.issue)
-    except UnsafeFileError as unsafe:
-        issues.append(Issue(str(unsafe.path), unsafe.reason))
-    except RecursionError:
-        issues.append(Issue("config", "a defaults list or an interpolation leads back to itself"))
-    except (HydraException, OmegaConfBaseException, ValueError, TypeError, AttributeError) as error:
-        issues.append(Issue("config", " ".join(str(error).split())))
-
-
-def _retarget(config: Node, values: Iterable[Value]) -> None:
-    """Give callbacks and loggers their new class in place, without the options of the former one."""
-    for value in values:
-        key, _, last = value.key.rpartition(".")
-        above, _, name = key.rpartition(".")
-        if last != "_target_" or key.count(".") + 1 != RETARGETED.get(key.partition(".")[0]):
-            continue
-        parent = get(config, above) if above else config
-        if isinstance(parent, dict):
-            parent[name] = {"_target_": value.value}
-
-
-def _set_values(
-    config: Node, choices: Choices, ordered: SortedOverrides, folders: tuple[Path, ...], issues: list[Issue]
-) -> None:
-    """Set the values whose keys exist in place. The others are issues."""
-    values = ordered.values
-    known_keys = KnownKeys(config, choices, ordered.allow, folders)
-    unknown = [known_keys.issue(value.key, value.text) for value in values]
-    issues += [issue for issue in unknown if issue is not None]
-    for value, issue in zip(values, unknown, strict=True):
-        if issue is not None:
-            continue
-        path = value.key.split(".")
-        try:
-            reach(config, path[:-1])  # also where the value is refused: `check` then reports what it would be inside
-            check_grammar(value.value)
-            put(config, path, value.value)
-        except ValueError as error:
-            issues.append(Issue(value.key, f"{shortened(value.text)} cannot be set ({error})"))
 
 
 def _completed(
