@@ -185,7 +185,7 @@ def _own_options(run: RunConfig) -> dict[str, Any]:
     options = semantic_options(run.config)
     if options.pop("init.parent_sha256", None) is None:
         return options
-    from blockyard.config.placed_nodes import default_node
+    from blockyard.config.defaults import default_node
 
     defaults = {f"init.{key}": value for key, value in flatten(default_node("init", "default")).items()}
     if all(options[key] == defaults.get(key) for key in options if key.startswith("init.")):
