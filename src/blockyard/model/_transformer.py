@@ -91,7 +91,7 @@ class Tower(BlockStack):
             x = self.smear(x, seq, None if cache is None else cache.layers[-1])
         x, seq = self._add_prefix(x, seq, past)  # (B, prefix + N, D)
         if self.training:
-            x, seq = shared(x, seq)  # with context parallelism, the tokens of this process
+            x, seq = shared(x, seq)  # this process's part, if processes share a sequence
         x = self.mixed(x, seq, cache, memory, record)
         if cache is not None:
             cache.length = past + new
