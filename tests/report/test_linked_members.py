@@ -20,7 +20,7 @@ from blockyard.report.arms.attention_maps import pictures
 from blockyard.report.arms.written_texts import written_texts
 from blockyard.report.load.run_record import LoadedRun, read_run
 from blockyard.runs.folder import RunFolder
-from blockyard.weights.exporting import export_weights
+from blockyard.weights.convert.exporting import export_weights
 from blockyard.weights.sources import Source
 from tests.report.report_runs import run
 

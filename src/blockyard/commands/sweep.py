@@ -312,7 +312,7 @@ def _compare(plan: SweepPlan, say: Callable[[str], None]) -> None:
     from blockyard.report.home.stale import DATA, PAGE
     from blockyard.report.page import write
     from blockyard.report.render.terminal import show
-    from blockyard.report.wandb.summary_run import mirror
+    from blockyard.report.services import mirror
     from blockyard.runs.lock import exclusive
 
     comparison = compare(plan).as_dict()
@@ -321,8 +321,8 @@ def _compare(plan: SweepPlan, say: Callable[[str], None]) -> None:
         page = write(comparison, plan.folder / PAGE)
     show(comparison)
     say(f"page: {page}")
-    if note := mirror(comparison, plan):
-        say(note)
+    for message in mirror(comparison, plan):
+        say(message)
 
 
 def _say(text: str) -> None:

@@ -188,7 +188,7 @@ class Joint(Stack):
         """Return whether the tokens of a source see each other."""
         return options.get("sees") == "source"
 
-    def mixing(self, ctx: Context) -> Context:
+    def mixer_context(self, ctx: Context) -> Context:
         """Return the Context of the joined sequence, whose prefix holds the source."""
         return joined(ctx)
 

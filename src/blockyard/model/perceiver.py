@@ -150,11 +150,11 @@ class Perceiver(Stack):
         self.num_latents = num_latents
         self.cross = crossing(cross)
 
-    def mixing(self, ctx: Context) -> Context:
+    def mixer_context(self, ctx: Context) -> Context:
         """Return the Context of the latents: the same number for every sample, without coordinates."""
         data = replace(ctx.data, variable=False)
         return replace(ctx, tokens=TokenSpec((), count=self.num_latents), data=data)
 
     def build(self, ctx: Context, parts: Parts) -> Model:
         """Return the model of `ctx`. Raises ValueError if its parts contradict each other."""
-        return PerceiverModel(ctx, self.mixing(ctx), parts, cross=self.cross, dropout=self.dropout)
+        return PerceiverModel(ctx, self.mixer_context(ctx), parts, cross=self.cross, dropout=self.dropout)
