@@ -18,4 +18,7 @@ Components and libraries:
     causality_probe    a component of another package reads later tokens, or padding
     own_generators     a logger draws from the random generators of the run
     small_maps         a gradient that oneDNN leaves unwritten
+
+A file that answers a library's fault names the release that it was written for, and when it can go: `small_maps`,
+`data_workers`, `peers`, `interrupts` and `own_generators`. The others are behaviour of a run, and stay.
 """

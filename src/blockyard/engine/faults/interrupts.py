@@ -1,4 +1,9 @@
-"""Signals that request a stop: finish the step, save, and exit with the status that shells expect."""
+"""Signals that request a stop: finish the step, save, and exit with the status that shells expect.
+
+This is behaviour of a run, and stays. `Interrupts.behind` alone answers a library's fault: pydantic 2.14 (November
+2026) turns what is raised while it builds a schema into an error of its own. It goes with the first release that lets
+a BaseException through.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,9 @@ A logger works in a thread beside the training step, so its seeds cannot be undo
 from them already. Instead, the functions of `random`, `numpy.random` and `torch` that change a global generator turn to
 another one in the threads of loggers. Not covered are draws by torch's own operations, such as `torch.rand`, names that
 were imported before (`from random import random`), and threads that a library starts itself.
+
+A logger may come from any package, so that no release of a library makes this unnecessary. `random._inst` and
+`numpy.random.mtrand._rand` are private names of Python 3.11 and NumPy 2.4 (read in November 2026).
 """
 
 from __future__ import annotations

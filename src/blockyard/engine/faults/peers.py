@@ -7,6 +7,11 @@ for that process to join, or computes without the others for a long time; then `
 
 All processes stop after the same step, for the same reason (`agree_on_signal`, `agree_on_end`). Where there is one
 process, the answer is its own.
+
+`_CONNECTION` and `_TIMEOUT` read the texts of errors, because torch 2.14 (November 2026) raises a plain RuntimeError
+for a lost peer. They go with the first release in which gloo and NCCL raise `torch.distributed.DistError` throughout.
+`ChildWatch` takes the place of the observer in Lightning 2.6, which kills this process before a reason is recorded. It
+goes with the first release in which that observer calls a function instead.
 """
 
 from __future__ import annotations
