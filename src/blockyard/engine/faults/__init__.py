@@ -1,4 +1,4 @@
-"""What a run does when something goes wrong: each file is one fault, and is called in one line from the road of a step.
+"""How a run handles faults: each file is one fault, and is called in one line from the road of a step.
 
 Stops and endings:
 
@@ -8,8 +8,8 @@ Stops and endings:
 Other processes:
 
     worker_rank        a process that is not the main one fails, and leaves a note of the reason
-    peers              all processes stop after the same step; which one ended the run, where this one only lost the
-                       connection; one failed and the main one does not notice
+    peers              all processes stop after the same step; the one that ended the run is named, where this one only
+                       lost the connection; one failed and the main one does not notice
     data_workers       too few open files for them; one was stopped (SIGSTOP) and not continued
 
 Components and libraries:

@@ -1,4 +1,4 @@
-"""Random generators of the loggers' own: a logger that seeds or draws leaves those of the run as they are.
+"""Random generators for loggers: a logger that seeds or draws leaves the generators of the run as they are.
 
 A logger works in a thread beside the training step, so its seeds cannot be undone afterwards: the step may have drawn
 from them already. Instead, the functions of `random`, `numpy.random` and `torch` that change a global generator turn to
@@ -73,4 +73,4 @@ def _divert(module: ModuleType, name: str, own: Callable[..., Any]) -> None:
 
 
 def _nothing(*arguments: Any, **keywords: Any) -> None:
-    """What seeding a GPU does for a logger."""
+    """Do nothing, where a logger would seed a GPU."""
