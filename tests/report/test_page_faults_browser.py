@@ -15,17 +15,11 @@ from blockyard.report.render import columns
 from blockyard.report.render.markdown import markdown
 from tests.report.page_data import comparison
 from tests.report.report_runs import sweep
-from tools.browser import LEFT_OUT, Witness, address, chromium, drawn, launched, resting_box, scroll
+from tools.browser import LEFT_OUT, Witness, address, chromium, drawn, resting_box, scroll
 
 pytestmark = [pytest.mark.skipif(chromium() is None, reason=LEFT_OUT), pytest.mark.xdist_group("browser")]
 
 Opened = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with launched() as instance:
-        yield instance
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.compose import Composed
 from blockyard.config.tree import Node
-from blockyard.contracts import Batch, OptimizerBuilder, Schedule
+from blockyard.contracts import Batch
 from blockyard.engine.callbacks.base import RunCallback, StateDict
 from blockyard.engine.callbacks.checkpoint import Checkpoint
 from blockyard.engine.faults.causality_probe import check_foreign
@@ -39,8 +39,7 @@ from blockyard.engine.system.randomness import reseed
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
 from blockyard.evaluate.loop import PassMetrics
-from blockyard.runs.checkpoint import BadCheckpointError, load_content
-from blockyard.runs.checkpoint_weights import load_weights
+from blockyard.runs.checkpoint import BadCheckpointError, load_content, load_weights
 from blockyard.runs.folder import CONFIG
 from blockyard.runs.load import load
 from blockyard.weights.parts import NEVER
@@ -84,29 +83,24 @@ def unserved(components: Components) -> Iterator[str]:
 
 
 class ScheduleRates(LRScheduler):
-    """A schedule as Lightning and torch know it: the learning rates of the step to come, from its number alone."""
+    """A learner's schedule as a scheduler of torch: the learning rates of the step to come, from its number alone."""
 
-    def __init__(self, optimizer: Any, builder: OptimizerBuilder, schedule: Schedule, total: int) -> None:
-        self._builder, self._schedule, self._total = builder, schedule, total
+    def __init__(self, optimizer: Any, learner: Learner) -> None:
+        self._learner = learner
         super().__init__(optimizer)
-
-    def get_lr(self) -> list[float | Tensor]:
-        """The rate of each group; after the last step, those of the last step."""
-        if self.last_epoch >= self._total:
-            return [group["lr"] for group in self.optimizer.param_groups]
-        factor = self._schedule.factor(self.last_epoch, self._total)
-        return [group["initial_lr"] * factor for group in self.optimizer.param_groups]
 
     def step(self, epoch: int | None = None) -> None:
         """Go on to the next step."""
-        super().step(epoch)
-        if self.last_epoch < self._total:
-            self._builder.start_step(self.optimizer, self._schedule.factor(self.last_epoch, self._total))
+        self.last_epoch += 1
+        self.apply()
 
     def apply(self) -> None:
-        """Set the rates of the step to come again, after the learning rate was changed."""
-        for group, lr in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
-            group["lr"] = lr
+        """Set the rates of the step to come; after the last step they stay."""
+        self._learner.set_rates(self.last_epoch, self.optimizer)
+
+    def get_last_lr(self) -> list[float | Tensor]:
+        """Return the rate of each group."""
+        return [group["lr"] for group in self.optimizer.param_groups]
 
     def state_dict(self) -> StateDict:
         """Return the number of the step to come; the rest follows from the config."""
@@ -209,7 +203,7 @@ class TrainerModule(Learner):
             if self.teacher is not None:
                 guard_small_maps(self.teacher.model)
         alone = isinstance(self.trainer.strategy, pl.strategies.SingleDeviceStrategy | pl.strategies.DDPStrategy)
-        self.defers = self.objective.takes_projection and self.teacher is None and alone and not half
+        self.defer_logits = self.objective.takes_projection and self.teacher is None and alone and not half
 
     def configure_callbacks(self) -> list[pl.Callback]:
         """The Lightning callbacks of the config."""
@@ -229,7 +223,7 @@ class TrainerModule(Learner):
         # As fp16 in a run: gradients are unscaled before they are clipped.
         self.settings = replace(self.settings, total=total, thaw=thaw, half=self.trainer.precision == "16-mixed")
         optimizer: Any = super().configure_optimizers()
-        rates = ScheduleRates(optimizer, self.optimizer_builder, self.schedule, total)
+        rates = ScheduleRates(optimizer, self)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rates, "interval": "step"}}
 
     def on_train_start(self) -> None:

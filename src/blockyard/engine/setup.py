@@ -54,10 +54,10 @@ def record(run: RunSetup, data: DataSetup, model: BuiltModel, point: ResumePoint
     """Write what other processes and later readers need, before the first step; return the checkpoint to load."""
     folder, components = run.folder, run.components
     fingerprint = components.data.fingerprint()
-    recorded = folder.facts().get("data")
-    if point.path is not None and isinstance(recorded, dict) and recorded.get("fingerprint") not in (None, fingerprint):
+    recorded = folder.facts().get("data", {}).get("fingerprint")
+    if point.path is not None and recorded not in (None, fingerprint):
         raise UserError(
-            f"the data of {folder.path} changed since the run began (fingerprint {recorded['fingerprint']}, now "
+            f"the data of {folder.path} changed since the run began (fingerprint {recorded}, now "
             f"{fingerprint}); restore the old data, or force=true starts over"
         )
     checkpoint = restore_files(folder, point)
@@ -313,7 +313,7 @@ def prepare_tokenizers(run: RunSetup, *, resume: bool) -> None:
     if init is None and not taught:
         return
     rank = rank_of(run.options.devices)
-    begun = bool(rank and (run.folder.facts().get("start") or {}).get("checkpoint"))
+    begun = bool(rank and run.folder.facts().get("start", {}).get("checkpoint"))
     if not begun and not (resume and _has_checkpoint(run)):
         if init is not None:
             init.prepare_tokenizers(run.components)

@@ -122,7 +122,7 @@ def _lengths(split: Split) -> Tensor:
 
 def _wait_for_main(folder: RunFolder) -> None:
     until = time.monotonic() + _PATIENCE
-    while (folder.facts().get("start") or {"by": ""})["by"] != holder(folder.path):
+    while folder.facts().get("start", {"by": ""})["by"] != holder(folder.path):
         if time.monotonic() > until:
             raise UserError(f"the main process did not prepare {folder.path} within {_PATIENCE:.0f} s")
         time.sleep(0.1)

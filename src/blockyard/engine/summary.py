@@ -23,8 +23,7 @@ from blockyard.evaluate.sample_predictions import SampleRecorder
 from blockyard.evaluate.tagged import TagRecorder
 from blockyard.evaluate.written import Written, write_split
 from blockyard.model._block_stack import loops
-from blockyard.runs.checkpoint import BEST, LAST, BadCheckpointError, read
-from blockyard.runs.checkpoint_weights import average_in, load_weights
+from blockyard.runs.checkpoint import BEST, LAST, BadCheckpointError, average_in, load_weights, read
 from blockyard.runs.predictions_file import TEST, SamplePredictions
 
 log = logging.getLogger("blockyard")

@@ -305,6 +305,11 @@ class TrainerPlan:
         return self.strategy == "fsdp"
 
     @property
+    def distributed(self) -> bool:
+        """Whether the processes of the run are connected; with strategy=ddp also where there is one."""
+        return self.sharded or self.world > 1 or self.strategy == "ddp"
+
+    @property
     def context(self) -> bool:
         """Whether every sequence is cut among the processes."""
         return self.strategy == "context"

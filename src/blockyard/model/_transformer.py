@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from blockyard.contracts import Block, Context, Embedder, Inputs, Memory, Parts, Rate, Seq, TokenMixer
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.model._backout import Backout
 from blockyard.model._block_stack import BlockStack
 from blockyard.model._cache import Cache
@@ -153,30 +154,11 @@ class Transformer(Tower):
     sees: "source" lets the tokens in front of the start token see each other, in a sequence with a source
     """
 
+    @with_options_of(Tower, without=("embedder", "cross"))
     def __init__(
-        self,
-        ctx: Context,
-        parts: Parts,
-        *,
-        prefix: Prefix,
-        dropout: Rate,
-        ngrams: Ngrams = NO_NGRAMS,
-        embed_norm: bool = False,
-        smear: bool = False,
-        backout: int | None = None,
-        unit_weights: bool = False,
-        sees: Sees = "past",
+        self, ctx: Context, parts: Parts, *, unit_weights: bool = False, sees: Sees = "past", **options: Any
     ) -> None:
-        super().__init__(
-            ctx,
-            parts,
-            prefix=prefix,
-            dropout=dropout,
-            ngrams=ngrams,
-            embed_norm=embed_norm,
-            smear=smear,
-            backout=backout,
-        )
+        super().__init__(ctx, parts, **options)
         self.sees = sees
         self.head = parts.head(ctx)
         self.head.tie(self.embedder)
@@ -184,7 +166,7 @@ class Transformer(Tower):
             last = parts.of_kind(self.kinds[-1])
             block = partial(_block, last)
             self.head.add_blocks(ctx, block, last.norm, self.position_of(ctx.depth - 1))
-        check_parts(ctx, prefix, self.placed_mixers(), self.head)
+        check_parts(ctx, self.prefix_options, self.placed_mixers(), self.head)
         if unit_weights:
             check_unit_weights(ctx)
             self.unit_weights = UnitWeights(self)  # the last part: what it normalises is initialised before it

@@ -29,7 +29,7 @@ def refuse_changed_data(run: RunFolder, config: Node) -> None:
 
     config: complete and plain, of the command that found the run
     """
-    recorded = (run.facts().get("data") or {}).get("fingerprint")
+    recorded = _fingerprint(run)
     started = read_status(run.path).started
     if not recorded or not started or newest(config.get("data")) <= datetime.fromisoformat(started).timestamp():
         return
@@ -130,8 +130,8 @@ def check_moved(folder: RunFolder, config: Node) -> None:
 
 
 def _fingerprint(folder: RunFolder) -> str | None:
-    data = folder.facts().get("data")
-    return data.get("fingerprint") if isinstance(data, dict) else None
+    fingerprint: str | None = folder.facts().get("data", {}).get("fingerprint")
+    return fingerprint
 
 
 def _options(overrides: dict[str, Any], family: str) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from blockyard.atomic_files import is_regular, read_json
 from blockyard.config.tree import Node
 from blockyard.errors import UserError, quoted
-from blockyard.runs.checkpoint import BEST, LAST, PREVIOUS, BadCheckpointError, read
-from blockyard.runs.checkpoint_weights import PREFIX, average_in, load_weights
+from blockyard.runs.checkpoint import BEST, LAST, PREFIX, PREVIOUS, BadCheckpointError, average_in, load_weights, read
 from blockyard.runs.folder import CONFIG, RUN, TOKENIZER_FILES, RunFolder
 from blockyard.runs.identity import identity
 from blockyard.runs.store import find
@@ -66,7 +65,7 @@ def trusted_config(
         config = with_position(config, position)
     if metrics is not None:
         config["objective"] = {**config["objective"], "metrics": metrics}
-    choices = dict(folder.facts().get("choices") or {})
+    choices = dict(folder.facts().get("choices", {}))
     issues = check(Composed(config, choices), training=training, starts=False)
     if issues:
         if missing := _missing_data(config):

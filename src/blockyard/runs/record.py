@@ -11,10 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from blockyard.atomic_files import read_json, read_yaml_as_json
+from blockyard.atomic_files import read_yaml_as_json
 from blockyard.config.tree import Node
 from blockyard.errors import UserError
-from blockyard.runs.folder import CONFIG, RUN, SUMMARY
+from blockyard.runs.costs import costs
+from blockyard.runs.folder import CONFIG, RUN, SUMMARY, read_mapping
 from blockyard.runs.notes import FILE as NOTES
 from blockyard.runs.notes import read_notes
 from blockyard.runs.status import FILE as STATUS
@@ -103,16 +104,12 @@ def read_record(path: Path) -> RunRecord:
 
     def content(name: str) -> dict[str, Any]:
         try:
-            value = read_json(path / name)
+            return read_mapping(path / name)
         except FileNotFoundError:
             return {}
         except (ValueError, OSError) as error:
             problems.append(str(error))
             return {}
-        if not isinstance(value, dict):
-            problems.append(f"{path / name} is damaged: expected a mapping")
-            return {}
-        return value
 
     try:
         config_json = read_yaml_as_json(path / CONFIG)
@@ -127,7 +124,7 @@ def read_record(path: Path) -> RunRecord:
     except UserError as error:
         problems.append(str(error))
         notes = None
-    parameters = _mapping(summary.get("parameters")).get("trainable")
+    parameters = costs(summary).get("parameters")
     return RunRecord(
         run=f"{path.parent.name}/{path.name}",
         state=status.state,
@@ -135,10 +132,10 @@ def read_record(path: Path) -> RunRecord:
         started=status.started,
         seconds=_seconds(status.started, status.ended),
         steps=status.step,
-        parameters=parameters if isinstance(parameters, int) else None,
-        metrics={str(k): float(v) for k, v in _mapping(summary.get("metrics")).items() if isinstance(v, int | float)},
-        directions={str(k): str(v) for k, v in _mapping(summary.get("directions")).items()},
-        choices={str(k): v for k, v in _mapping(facts.get("choices")).items() if isinstance(v, str | None)},
+        parameters=None if parameters is None else int(parameters),
+        metrics={name: float(v) for name, v in summary.get("metrics", {}).items() if isinstance(v, int | float)},
+        directions={name: str(direction) for name, direction in summary.get("directions", {}).items()},
+        choices={family: v for family, v in facts.get("choices", {}).items() if isinstance(v, str | None)},
         config_json=config_json,
         tags=notes.tags if notes else (),
         note=notes.note if notes else "",
@@ -153,10 +150,6 @@ def _seconds(started: str | None, ended: str | None) -> float | None:
         return (datetime.fromisoformat(str(ended)) - datetime.fromisoformat(str(started))).total_seconds()
     except (ValueError, TypeError):
         return None
-
-
-def _mapping(value: Any) -> dict[Any, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _leaves(node: Node, prefix: str = "") -> Iterator[str]:

@@ -36,9 +36,8 @@ def _has_own_weights(loaded: Loaded) -> bool:
 
 def _has_own_data(loaded: Loaded) -> bool:
     for record in (loaded.folder.summary(), loaded.folder.facts()):
-        data = record.get("data")
-        if isinstance(data, dict) and data.get("fingerprint"):
-            return bool(data["fingerprint"] == loaded.data.fingerprint())
+        if fingerprint := record.get("data", {}).get("fingerprint"):
+            return bool(fingerprint == loaded.data.fingerprint())
     return True
 
 

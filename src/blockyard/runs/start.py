@@ -200,7 +200,7 @@ def _own_code(config: Node) -> dict[str, dict[str, str]]:
 
 def changed_code(run: RunFolder, config: Node) -> list[str]:
     """The allowed packages whose code is not that of a run; those that it did not record are left out."""
-    recorded = run.facts().get("own_code") or {}
+    recorded = run.facts().get("own_code", {})
     return [name for name, code in own_code(allow_of(config)).items() if recorded.get(name, code) != code]
 
 

@@ -66,10 +66,8 @@ class Entry:
         arm = self.path.parent.name
         label, _, digits = arm.rpartition("-")
         facts = self.folder.facts()
-        wandb = facts.get("wandb")
-        names = (self.name, arm, label, digits, self.folder.config.get("name"), facts.get("identity"))
-        ids = (wandb.get("id"),) if isinstance(wandb, dict) else ()
-        return tuple(str(name) for name in (*names, *ids) if name)
+        recorded = (self.folder.config.get("name"), facts.get("identity"), facts.get("wandb", {}).get("id"))
+        return tuple(str(name) for name in (self.name, arm, label, digits, *recorded) if name)
 
 
 def runs(outputs: str | os.PathLike[str] = "outputs") -> list[Entry]:

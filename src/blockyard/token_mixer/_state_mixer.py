@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Context, Seq, TokenMixer, Traits
+from blockyard.contracts import Context, Heads, Length, Seq, TokenMixer, Traits, Width
 from blockyard.ops.autocast import full_precision
 from blockyard.ops.fast_weights import chunked, recurrent
 from blockyard.token_mixer._caches import StateCache
@@ -20,19 +20,40 @@ class StateMixer(TokenMixer):
     """Reads tokens in the order of the sequence. A bidirectional model reads it backwards too, and adds both outputs.
 
     Documents of a packed sequence are contiguous runs of tokens; each starts from the state after the prefix.
+    Subclasses set `conv` and implement `split_heads`.
 
     delta: tokens enter the state by the delta rule, not as a sum
-    closed: the rate at which nothing enters, that of padding
+    closed: the rate of padding, at which nothing enters the state
+    conv: the short convolution in front of the state, or None
+
+    Options:
+        num_heads: number of heads, each with a state of its own; null means model.heads
+        key_dim: width of queries and keys in each head; null means model.dim / model.heads
+        value_dim: width of values in each head; null means model.dim / model.heads
+        chunk: tokens processed at a time; affects speed only
     """
 
     traits = Traits(causal=True, padding=True, packing=True, axes=frozenset({1, 2}))
     incidental: ClassVar[frozenset[str]] = frozenset({"chunk"})
     delta: ClassVar[bool] = False
     closed: ClassVar[float] = 0.0
+    conv: ShortConv | None
 
-    def __init__(self, ctx: Context, heads: int, conv: ShortConv | None, chunk: int) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        *,
+        num_heads: Heads | None = None,
+        key_dim: Width | None = None,
+        value_dim: Width | None = None,
+        chunk: Length = 32,
+    ) -> None:
         super().__init__()
-        self.causal, self.heads, self.conv, self.chunk = ctx.causal, heads, conv, chunk
+        self.causal = ctx.causal
+        self.heads = num_heads or ctx.heads
+        self.key_dim = key_dim or ctx.head_dim
+        self.value_dim = value_dim or ctx.head_dim
+        self.chunk = chunk
 
     def split_heads(self, h: Tensor, log: Tensor, seq: Seq) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys (B, N, H, K) and values (B, N, H, V) of what the convolution gives (B, N, C)."""

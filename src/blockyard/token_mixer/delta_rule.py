@@ -20,13 +20,14 @@ Cost: O(N D (D + C + K)) time in chunks of C tokens; a decoding step takes const
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Heads, Length, Memory, Positive, Seq, Width
+from blockyard.contracts import Context, Heads, Memory, Positive, Seq, Width
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.ops.linear import linear, low_rank, output, residual
 from blockyard.token_mixer._caches import StateCache
 from blockyard.token_mixer._checks import check_call, check_context
@@ -48,19 +49,16 @@ class DeltaRule(StateMixer):
             channel of the keys
         negative: let the state turn what it holds for a key around: beta is between 0 and 2 instead of 1
         conv: tokens that the short convolution of queries, keys and values reads; 0 leaves it out
-        num_heads: number of heads, each with a state of its own; null means model.heads
         num_key_heads: number of heads of queries and keys, each read by so many heads of values; null means num_heads
-        key_dim: width of queries and keys in each head; null means model.dim / model.heads
-        value_dim: width of values in each head; null means model.dim / model.heads
         output_gate: function of the token by which the normalised output is multiplied: none, silu or sigmoid
         gate_rank: channels between two maps, in place of one, for the decays of gate=channel and for the output gate;
             null means one map
         eps: term added to the mean square by the norm of the outputs
-        chunk: tokens processed at a time; affects speed only
     """
 
     delta: ClassVar[bool] = True
 
+    @with_options_of(StateMixer)
     def __init__(
         self,
         ctx: Context,
@@ -68,22 +66,21 @@ class DeltaRule(StateMixer):
         gate: Literal["none", "head", "channel"] = "head",
         negative: bool = False,
         conv: Kernel = 4,
-        num_heads: Heads | None = None,
         num_key_heads: Heads | None = None,
-        key_dim: Width | None = None,
-        value_dim: Width | None = None,
         output_gate: OutputGate = "silu",
         gate_rank: Width | None = None,
         eps: Positive = 1e-6,
-        chunk: Length = 32,
+        **options: Any,
     ) -> None:
-        heads, keys_of = num_heads or ctx.heads, num_key_heads or num_heads or ctx.heads
-        key_dim, value_dim = key_dim or ctx.head_dim, value_dim or ctx.head_dim
-        keys, values = keys_of * key_dim, heads * value_dim
-        super().__init__(ctx, heads, ShortConv(2 * keys + values, conv) if conv else None, chunk)
-        check_context(self, ctx)
-        self.gate, self.negative, self.key_heads, self.key_dim = gate, negative, keys_of, key_dim
+        super().__init__(ctx, **options)
+        self.key_heads = num_key_heads or self.heads
+        keys = self.key_heads * self.key_dim
+        values = self.heads * self.value_dim
         self.widths = [keys, keys, values]
+        self.conv = ShortConv(sum(self.widths), conv) if conv else None
+        check_context(self, ctx)
+        self.gate = gate
+        self.negative = negative
         if self.heads % self.key_heads:
             divisors = ", ".join(str(h) for h in range(1, self.heads + 1) if self.heads % h == 0)
             raise ValueError(
@@ -102,11 +99,11 @@ class DeltaRule(StateMixer):
         )
         # beta of each head, and its decay
         self.proj_rates = output(ctx, ctx.dim, self.heads * (2 if gate == "head" else 1))
-        decays = heads * key_dim
+        decays = self.heads * self.key_dim
         self.proj_decay = low_rank(ctx, ctx.dim, decays, gate_rank) if gate == "channel" else None
         channels = self.key_dim if gate == "channel" else 1
         self.decay = None if gate == "none" else DecayRates(self.heads, channels)
-        self.norm = GatedNorm(value_dim, output_gate, eps)
+        self.norm = GatedNorm(self.value_dim, output_gate, eps)
         self.proj_out = residual(ctx, values, ctx.dim)
 
     def forward(self, x: Tensor, seq: Seq, cache: StateCache | None = None, memory: Memory | None = None) -> Tensor:

@@ -14,13 +14,14 @@ Cost: O(N E (D + C + K)) time for E inner channels and states of K numbers for e
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Heads, Length, Memory, Positive, Role, Seq, Width
+from blockyard.contracts import Context, Heads, Memory, Positive, Role, Seq, Width
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.ops.linear import linear, output, residual
 from blockyard.token_mixer._caches import StateCache
 from blockyard.token_mixer._checks import check_call, check_context
@@ -37,40 +38,41 @@ class Mamba2(StateMixer):
 
     Options:
         state: numbers of the state for each inner channel, the width of B and C
-        num_heads: number of heads, each with decays of its own; null means model.heads
         value_dim: inner channels of each head; null means twice model.dim / model.heads
         groups: number of B and C, each read by so many heads
         conv: tokens that the short convolution of x, B and C reads; 0 leaves it out
         norm: where the inner channels of a group are normalised: after the gate, before it, or none
         bias: use biases in the projections, beside that of the steps
         eps: term added to the mean square by the norm
-        chunk: tokens processed at a time; affects speed only
     """
 
+    @with_options_of(StateMixer, without=("key_dim",))
     def __init__(
         self,
         ctx: Context,
         *,
         state: Width = 64,
-        num_heads: Heads | None = None,
         value_dim: Width | None = None,
         groups: Heads = 1,
         conv: Kernel = 4,
         norm: Literal["after_gate", "before_gate", "none"] = "after_gate",
         bias: bool = False,
         eps: Positive = 1e-5,
-        chunk: Length = 32,
+        **options: Any,
     ) -> None:
-        heads = num_heads or ctx.heads
-        inner = heads * (value_dim or 2 * ctx.head_dim)
-        widths = [inner, groups * state, groups * state]  # x, B, C
-        super().__init__(ctx, heads, ShortConv(sum(widths), conv, bias=True) if conv else None, chunk)
+        super().__init__(ctx, value_dim=value_dim or 2 * ctx.head_dim, **options)
+        heads = self.heads
+        inner = heads * self.value_dim
+        self.widths = [inner, groups * state, groups * state]  # x, B, C
+        self.conv = ShortConv(sum(self.widths), conv, bias=True) if conv else None
         check_context(self, ctx)
         if heads % groups:
             divisors = ", ".join(str(g) for g in range(1, heads + 1) if heads % g == 0)
             raise ValueError(f"token_mixer.groups={groups} does not divide the {heads} heads; use one of {divisors}")
-        self.widths, self.groups, self.norm, self.eps = widths, groups, norm, eps
-        self.proj_in = linear(ctx, ctx.dim, inner + sum(widths), bias=bias, content=0)  # z, x, B, C
+        self.groups = groups
+        self.norm = norm
+        self.eps = eps
+        self.proj_in = linear(ctx, ctx.dim, inner + sum(self.widths), bias=bias, content=0)  # z, x, B, C
         self.proj_steps = output(ctx, ctx.dim, heads)
         self.decay = DecayRates(heads)
         self.through = nn.Parameter(torch.empty(heads))  # D

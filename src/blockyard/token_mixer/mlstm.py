@@ -19,14 +19,15 @@ decays f_t e^(m_(t-1) - m_t) and inputs i_t e^(-m_t), which are at most 1, and |
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Because, Context, Heads, Length, Memory, Positive, Role, Seq, Width
+from blockyard.contracts import Because, Context, Memory, Positive, Role, Seq, Width
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.ops.linear import linear, output, residual
 from blockyard.ops.rotate import rotate
 from blockyard.ops.shaping import capped
@@ -51,44 +52,42 @@ class MLSTM(StateMixer):
         gate_cap: bound c on the arguments of both gates, by a tanh; null is none
         input_bias: initial bias of the input gates; -10 starts with a memory that takes in almost nothing
         conv: tokens that a short convolution of queries, keys and values reads, with silu after it; 0 leaves both out
-        num_heads: number of heads, each with a memory of its own; null means model.heads
-        key_dim: width of queries and keys in each head; null means model.dim / model.heads
-        value_dim: width of values in each head; null means model.dim / model.heads
         eps: term added to the variance by the norm of the outputs
-        chunk: tokens processed at a time; affects speed only
     """
 
     traits = replace(StateMixer.traits, ports=frozenset({"queries_and_keys"}))
     closed: ClassVar[float] = -torch.inf  # the logarithm of i_t at padding
     roles: ClassVar[dict[str, Role]] = {"gate_bias": "fixed", "gain": "vector"}
 
+    @with_options_of(StateMixer)
     def __init__(
         self,
         ctx: Context,
         *,
         gate_cap: Positive | None = None,
         input_bias: InputBias = 0.0,
-        conv: Kernel = 0,
-        num_heads: Heads | None = None,
         key_dim: Width | None = None,
-        value_dim: Width | None = None,
+        conv: Kernel = 0,
         eps: Positive = 1e-6,
-        chunk: Length = 32,
+        **options: Any,
     ) -> None:
-        fixed_width = key_dim is not None
-        heads, key_dim, value_dim = num_heads or ctx.heads, key_dim or ctx.head_dim, value_dim or ctx.head_dim
-        widths = [heads * key_dim, heads * key_dim, heads * value_dim]
-        super().__init__(ctx, heads, ShortConv(sum(widths), conv) if conv else None, chunk)
+        super().__init__(ctx, key_dim=key_dim, **options)
+        self.key_width = self.key_dim
+        keys = self.heads * self.key_dim
+        values = self.heads * self.value_dim
+        self.widths = [keys, keys, values]
+        self.conv = ShortConv(sum(self.widths), conv) if conv else None
         check_context(self, ctx)
-        self.widths, self.gate_cap, self.input_bias, self.eps = widths, gate_cap, input_bias, eps
-        self.key_width = key_dim
-        scale = ctx.score_scale(key_dim, grows=not fixed_width)
-        self.scale = key_dim**-0.5 if scale is None else scale
-        self.proj_in = linear(ctx, ctx.dim, sum(widths) + widths[2], content=sum(widths[:2]))  # q, k, v, o
-        self.proj_gates = output(ctx, ctx.dim, 2 * heads)
-        self.gate_bias = nn.Parameter(torch.empty(2 * heads))  # of i, and of f
-        self.gain = nn.Parameter(torch.empty(widths[2]))
-        self.proj_out = residual(ctx, widths[2], ctx.dim)
+        self.gate_cap = gate_cap
+        self.input_bias = input_bias
+        self.eps = eps
+        scale = ctx.score_scale(self.key_dim, grows=key_dim is None)
+        self.scale = self.key_dim**-0.5 if scale is None else scale
+        self.proj_in = linear(ctx, ctx.dim, sum(self.widths) + values, content=2 * keys)  # q, k, v, o
+        self.proj_gates = output(ctx, ctx.dim, 2 * self.heads)
+        self.gate_bias = nn.Parameter(torch.empty(2 * self.heads))  # of i, and of f
+        self.gain = nn.Parameter(torch.empty(values))
+        self.proj_out = residual(ctx, values, ctx.dim)
 
     def init_weights(self, init: Init) -> None:
         """The biases of both gates, those of f at equal steps over the heads; a gain of one."""

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blockyard.atomic_files import read_member, write_json, write_yaml
-from blockyard.runs.checkpoint import BEST, LAST, read
-from blockyard.runs.checkpoint_weights import PREFIX
+from blockyard.runs.checkpoint import BEST, LAST, PREFIX, read
 from blockyard.runs.folder import CONFIG, RUN, SOURCE_TOKENIZER, TOKENIZER, RunFolder
 from blockyard.runs.weights_file import WEIGHTS, write_weights
 
@@ -35,7 +34,7 @@ def log_weights(run: Any, folder: RunFolder, which: Sequence[str]) -> None:
     import wandb
 
     folder.check_members()
-    facts, metrics = folder.facts(), folder.summary().get("metrics") or {}
+    facts, metrics = folder.facts(), folder.summary().get("metrics", {})
     data = facts.get("data") or {}
     if data.get("fingerprint"):
         _use(

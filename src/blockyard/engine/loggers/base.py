@@ -135,8 +135,7 @@ def presented(folder: RunFolder) -> Node:
 
     Classes of others keep their `_target_`.
     """
-    recorded = folder.facts().get(CHOICES)
-    chosen = recorded if isinstance(recorded, dict) else {}
+    chosen = folder.facts().get(CHOICES, {})
     names = {family: name for family, name in chosen.items() if name is not None and family not in _LEFT_OUT}
     options = {
         key: _plain(value)

@@ -200,8 +200,7 @@ def _root(folder: RunFolder, path: str | None) -> Path:
 
 def _recorded(folder: RunFolder) -> str | None:
     """The id that run.json has; a file that someone else wrote may hold anything."""
-    fact = folder.facts().get(_FACT)
-    own = fact.get("id") if isinstance(fact, dict) else None
+    own = folder.facts().get(_FACT, {}).get("id")
     return own if isinstance(own, str) and re.fullmatch(r"\w{1,64}", own) else None
 
 

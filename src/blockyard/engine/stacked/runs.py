@@ -166,13 +166,13 @@ class StackedRuns:
 
     def join(self, learner: Learner, member: StackedMember) -> None:
         """Let a learner take its steps with the others."""
-        learner.together = self
+        learner.stacked = self
         self._members[learner] = member
         trainer: Any = learner.trainer
         loop = next(each for each in trainer.callbacks if isinstance(each, LoopCallback))
         self._takers[learner] = Taker(learner, loop)
 
-    # -- `Together` of a learner -------------------------------------------------------------------
+    # -- `StackedSteps` of a learner ---------------------------------------------------------------
 
     def losses(self, learner: Learner, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """The losses of a learner on its batch, once all other runs have come to a step of theirs or have ended."""
@@ -201,7 +201,7 @@ class StackedRuns:
                 log.warning("the runs of this process take their steps alone: %s", self.reason)
             batch = result
         member.alone += 1
-        return learner.losses_of(batch)
+        return learner.loss_and_auxiliary(batch)
 
     def backward(self, learner: Learner, loss: Tensor) -> None:
         """Add the gradients that were computed with the losses, or compute those of a step that was taken alone."""

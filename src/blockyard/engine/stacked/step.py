@@ -73,10 +73,10 @@ class _Losses(nn.Module):
     def __init__(self, learner: Learner) -> None:
         super().__init__()
         self.model = learner.model
-        self._function = learner.losses_of  # a bound method: no part of this module
+        self._function = learner.loss_and_auxiliary  # a bound method: no part of this module
 
     def forward(self, batch: Batch) -> tuple[Tensor, ...]:
-        loss, auxiliary = self._function(batch, defers=False)
+        loss, auxiliary = self._function(batch, defer_logits=False)
         return (loss,) if auxiliary is None else (loss, auxiliary)
 
 
@@ -285,7 +285,7 @@ def _alone(learner: Learner, batch: Batch) -> StepResult:
     buffers = {name: buffer.clone() for name, buffer in learner.model.named_buffers()}
     before = _generators(device)
     with refusing():  # a learner that is broken raises the error again when it takes the step itself
-        loss, auxiliary = learner.losses_of(batch)
+        loss, auxiliary = learner.loss_and_auxiliary(batch)
     drawn = any(not torch.equal(*pair) for pair in zip(before, _generators(device), strict=True))
     written = [name for name, buffer in learner.model.named_buffers() if not torch.equal(buffer, buffers[name])]
     # The learner takes the step itself where either is so, as if this had not been.

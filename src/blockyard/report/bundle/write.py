@@ -18,8 +18,7 @@ from blockyard.report.comparison import compare
 from blockyard.report.home.stale import DATA, PAGE
 from blockyard.report.load.resolve import resolve
 from blockyard.report.page import render
-from blockyard.runs.checkpoint import BEST, read
-from blockyard.runs.checkpoint_weights import PREFIX
+from blockyard.runs.checkpoint import BEST, PREFIX, read
 from blockyard.runs.folder import CONFIG, RUN, SOURCE_TOKENIZER, SUMMARY, TOKENIZER, RunFolder
 from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.predictions_file import TEST as PREDICTIONS
