@@ -33,7 +33,7 @@ from torch import Tensor
 from blockyard.contracts import Baselines, Batch, DataSpec, NonNegative, Objective, Split, TokenSpec
 from blockyard.data.splits.hash import normal, uniform
 from blockyard.data.splits.order import take
-from blockyard.objective._baselines import BATCH, MOST_RULED, chosen, rules
+from blockyard.objective._baselines import BATCH, MAX_RULED_SAMPLES, chosen, rules
 from blockyard.objective._patches import cut, erase, floats, join, mean_squared, patch_size
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def simple_predictions(batch: Batch, objective: Restore) -> Iterator[tuple[str, 
 def _average(split: Split, objective: Restore) -> Tensor:
     """The mean of every value (N, V) over the samples of a split in which it is not missing."""
     total, count = torch.zeros(()), torch.zeros(())
-    for order in chosen(split, MOST_RULED).split(BATCH):
+    for order in chosen(split, MAX_RULED_SAMPLES).split(BATCH):
         values = cut(floats(split.batch(order, None).inputs), objective.layout).double()  # (B, N, V)
         total, count = total + values.nansum(0), count + (~values.isnan()).sum(0)
     return (total / count.clamp_min(1)).float()
