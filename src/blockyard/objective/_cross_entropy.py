@@ -168,7 +168,7 @@ class _Chunked(torch.autograd.Function):
 
 
 def _loss_and_slope(logits: Tensor, target: Tensor, smoothing: float, z_loss: float) -> tuple[Tensor, Tensor]:
-    """Return the loss (n,) of each target, 0 if ignored, and its gradient (n, V) by the logits, undefined if ignored."""
+    """Return the loss of each target (n,), 0 if ignored, and its gradient by the logits (n, V), unset if ignored."""
     ignored = target == Batch.ignore
     index = target.masked_fill(ignored, 0)[:, None]  # (n, 1)
     log_p = torch.log_softmax(logits, -1)
