@@ -252,9 +252,6 @@ class AudioVQ(SoundTokenizer):
         return self._books
 
 
-# A sound from the magnitudes of its short-time spectrum, whose phases are not known.
-
-
 def spectrum(samples: Tensor, window: Tensor, hop: int) -> Tensor:
     """Return the complex spectrum (B, W // 2 + 1, F) of samples (B, T): window f is centred on sample f hop.
 
@@ -264,7 +261,7 @@ def spectrum(samples: Tensor, window: Tensor, hop: int) -> Tensor:
 
 
 def griffin_lim(magnitudes: Tensor, window: Tensor, hop: int, rounds: int = ROUNDS) -> Tensor:
-    """Return samples (B, (F - 1) hop) whose spectrum has about these magnitudes (B, W // 2 + 1, F).
+    """Return samples (B, (F - 1) hop) with about these magnitudes of their spectrum (B, W // 2 + 1, F).
 
     The first phases are drawn from a fixed seed, so that the same magnitudes always sound the same. A single frame has
     no samples around it that others share, and gives none.
