@@ -244,8 +244,8 @@ def rate_factors(model: nn.Module, factors: Mapping[str, float]) -> tuple[dict[s
 def _decay_factors(model: nn.Module, factors: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:
     """Return the factor of each parameter that a name matches, and the problems of the names.
 
-    A name is for the linear maps that it matches. If there are none, it is for all parameters that it matches: they then
-    decay.
+    A name is for the linear maps that it matches. If there are none, it is for all parameters that it matches, and they
+    then decay.
     """
     if not factors:
         return {}, []
