@@ -315,10 +315,10 @@ def _compare(plan: SweepPlan, say: Callable[[str], None]) -> None:
     from blockyard.report.services import mirror
     from blockyard.runs.lock import exclusive
 
-    comparison = compare(plan).as_dict()
+    comparison = compare(plan)
     with exclusive(plan.folder):
-        write_json(plan.folder / DATA, comparison)
-        page = write(comparison, plan.folder / PAGE)
+        write_json(plan.folder / DATA, comparison.as_dict())
+        page = write(comparison.as_dict(), plan.folder / PAGE)
     show(comparison)
     say(f"page: {page}")
     for message in mirror(comparison, plan):

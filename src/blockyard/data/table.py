@@ -37,7 +37,9 @@ from blockyard.contracts import (
     CountOrZero,
     DataSpec,
     ImageTokenizer,
+    InputReader,
     Length,
+    NewInputs,
     Seed,
     Side,
     Splits,
@@ -411,6 +413,10 @@ class Table(AugmentOptions, LoadedData):
         assert self._test_rows is not None, "test_texts() is valid after load()"
         rows = [int(self._test_rows[sample]) for sample in samples]
         return shown_texts(self.rows, self.texts, rows, tokenizer, self.context)
+
+    def read_new(self, inputs: Sequence[str], reader: InputReader) -> NewInputs:
+        """Read new rows from tables with the same columns, and texts and images from files of their own."""
+        return self.kind.read_new(inputs, reader)
 
     def read_source(self, path: str) -> Tensor:
         """Return an image file as float32 (1, C, size, size) from -1 (black) to 1, for captions."""

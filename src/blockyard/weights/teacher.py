@@ -60,19 +60,43 @@ class Teacher:
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
         return {"from": self.name, "sha256": self.sha256, "parameters": parameters, "notes": list(self.notes)}
 
+    @staticmethod
+    def resolved(node: Node, outputs: str) -> Node:
+        """The node of an objective with the path of its teacher and its hash, as a run's config keeps it.
 
-def resolved(node: Node, outputs: str) -> Node:
-    """The node of an objective with the path of its teacher and its hash, as a run's config keeps it.
+        Raises UserError where the teacher cannot be read, or is not the one that `teacher_sha256` names.
+        """
+        name = node.get("teacher")
+        if name is None:
+            return node
+        source = _find(str(name), outputs)
+        actual = fingerprint(source)
+        _check_hash(str(name), node.get("teacher_sha256"), actual)
+        return node | {"teacher": source.library or str(source.path), "teacher_sha256": actual}
 
-    Raises UserError where the teacher cannot be read, or is not the one that `teacher_sha256` names.
-    """
-    name = node.get("teacher")
-    if name is None:
-        return node
-    source = _find(str(name), outputs)
-    actual = fingerprint(source)
-    _check_hash(str(name), node.get("teacher_sha256"), actual)
-    return node | {"teacher": source.library or str(source.path), "teacher_sha256": actual}
+    @staticmethod
+    def issues(components: Components) -> Iterator[str]:
+        """Yield why a model cannot learn from its teacher, a sentence each. Computes nothing.
+
+        Where there is no reason, the tokenizers of the components know the token ids of the teacher.
+        """
+        distillation = components.objective.distillation
+        assert distillation is not None
+        if components.node("trainer").context:
+            yield "the teacher reads whole sequences, and trainer.strategy=context cuts them; use ddp or one device"
+            return
+        try:
+            source = _source(components)
+            teacher = _components(source, components)
+            different = list(_task_problems(components, teacher))
+            if not different:
+                prepare_tokenizers(components)
+                different = list(_size_problems(components, teacher))
+            yield from different
+            if not different and source.run is None:
+                yield from _library_problems(source, teacher)
+        except UserError as error:
+            yield str(error).removeprefix(f"{KEY}: ").removeprefix(f"{KEY}=")
 
 
 def fingerprint(source: Source) -> str:
@@ -90,30 +114,6 @@ def fingerprint(source: Source) -> str:
         return hashlib.sha256(f"{what} {outline(source).sha256}".encode()).hexdigest()
     except UserError as error:
         raise _about_teacher(error) from error
-
-
-def issues(components: Components) -> Iterator[str]:
-    """Yield why a model cannot learn from its teacher, a sentence each. Computes nothing.
-
-    Where there is no reason, the tokenizers of the components know the token ids of the teacher.
-    """
-    distillation = components.objective.distillation
-    assert distillation is not None
-    if components.node("trainer").context:
-        yield "the teacher reads whole sequences, and trainer.strategy=context cuts them; use ddp or one device"
-        return
-    try:
-        source = _source(components)
-        teacher = _components(source, components)
-        different = list(_task_problems(components, teacher))
-        if not different:
-            prepare_tokenizers(components)
-            different = list(_size_problems(components, teacher))
-        yield from different
-        if not different and source.run is None:
-            yield from _library_problems(source, teacher)
-    except UserError as error:
-        yield str(error).removeprefix(f"{KEY}: ").removeprefix(f"{KEY}=")
 
 
 def prepare_tokenizers(components: Components) -> None:
