@@ -116,6 +116,7 @@ BASE_KIND = "base"  # the kind of layers as the config says
 class Layers(ABC):
     """Which layers of a model differ, and in what. kinds: by name."""
 
+    decides_function: ClassVar[bool] = True  # of a model, together with its weights
     kinds: Mapping[str, Kind]
 
     @abstractmethod
@@ -160,6 +161,7 @@ class Parts(NamedTuple):
 class Architecture(ABC):
     """The shape of a model: how parts are stacked. Holds the sizes, makes the Context."""
 
+    decides_function: ClassVar[bool] = True  # of a model, together with its weights
     causal: ClassVar[bool]
     takes_source: ClassVar[bool] = False  # an encoder reads a second sequence
     joins: ClassVar[bool] = False  # it stands the tokens of the source in front of the sequence
@@ -182,7 +184,7 @@ class Architecture(ABC):
     def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:
         """Return the Context of this architecture over `data`."""
 
-    def mixing(self, ctx: Context) -> Context:
+    def mixer_context(self, ctx: Context) -> Context:
         """Return the Context of token mixers: that of the tokens, unless the blocks run over something else."""
         return ctx
 

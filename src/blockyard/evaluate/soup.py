@@ -34,8 +34,8 @@ from blockyard.runs.load import Loaded, load
 from blockyard.runs.provenance import provenance
 from blockyard.runs.redact import redact
 from blockyard.runs.weights_file import WEIGHTS, write_weights
-from blockyard.weights.convert.converter import MODEL
-from blockyard.weights.exporting import write_tokenizers
+from blockyard.weights.convert.converter import MODEL_FAMILIES
+from blockyard.weights.convert.exporting import write_tokenizers
 from blockyard.weights.lora import merge
 from blockyard.weights.transfer import content_hash
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 Recipe = Literal["uniform", "greedy"]
 # Families that decide what weights compute, and what the tokens are; rates of dropout do not.
-_FAMILIES = (*MODEL, "tokenizer", "source_tokenizer", "source_position")
+_FAMILIES = (*MODEL_FAMILIES, "tokenizer", "source_tokenizer", "source_position")
 _IN_TRAINING = frozenset({"dropout", "drop_path"})
 
 
