@@ -28,9 +28,10 @@ log = logging.getLogger("blockyard")
 _BLOCK = 512  # bytes; an archive ends with two blocks of zeros
 _META = re.compile(r"__[^/]*__($|/)")  # names that webdataset leaves out
 LONGEST_LABEL = 1_000  # bytes
-log = logging.getLogger("blockyard")
-FORMAT = 1
-_SETTLED = 2.0  # seconds since the last change of a shard
+FORMAT = 1  # of an index
+# Seconds since the last change of a shard, before which it is not cached: it could change once more within the resolution
+# of the file system's clock.
+_SETTLED = 2.0
 
 
 class Member(NamedTuple):
@@ -145,7 +146,7 @@ def _members(shard: Path, label: str) -> Iterator[dict[str, Any]]:
 
 
 class _ShardFile(io.BufferedReader):
-    """A shard that gives no more bytes than the file has: a damaged header may declare any number for tarfile to read."""
+    """A shard that gives no more bytes than the file has: a damaged header may declare any number of them."""
 
     def __init__(self, shard: Path) -> None:
         super().__init__(io.FileIO(shard))
