@@ -29,8 +29,8 @@ _BLOCK = 512  # bytes; an archive ends with two blocks of zeros
 _META = re.compile(r"__[^/]*__($|/)")  # names that webdataset leaves out
 LONGEST_LABEL = 1_000  # bytes
 FORMAT = 1  # of an index
-# Seconds since the last change of a shard, before which it is not cached: it could change once more within the resolution
-# of the file system's clock.
+# Seconds since the last change of a shard, before which it is not cached: it could change once more within the
+# resolution of the file system's clock.
 _SETTLED = 2.0
 
 
