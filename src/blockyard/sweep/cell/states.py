@@ -14,6 +14,7 @@ from blockyard.config.tree import Node
 from blockyard.runs.costs import costs
 from blockyard.runs.folder import CONFIG, SUMMARY
 from blockyard.runs.lock import held
+from blockyard.runs.metric_name import MetricName
 from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.status import Status, read_status
 from blockyard.sweep.cells import Cell
@@ -74,7 +75,8 @@ def baseline_values(path: Path, metric: str) -> dict[str, float]:
     """The value of a metric on test of each simple baseline that a finished run has recorded; empty without any."""
     try:
         baselines = read_json(path / SUMMARY)["baselines"]
-        values = {str(name): own.get(metric.removeprefix("test/")) for name, own in baselines.items()}
+        key = str(MetricName.parse(metric).on(""))
+        values = {str(name): own.get(key) for name, own in baselines.items()}
         return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
