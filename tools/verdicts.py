@@ -25,6 +25,7 @@ from typing import Any
 
 import yaml
 
+from blockyard.report.load.document import ArmRow, ComparisonDocument, read_document
 from blockyard.report.render.columns import ladders
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -59,27 +60,25 @@ their first run; nothing was looked at in between.
 
 def record(folder: Path) -> dict[str, Any]:
     """Return the facts of a finished sweep that the page shows, and the values of its seeds."""
-    comparison = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+    comparison = _read(folder)
     header, rows = ladders(comparison)
-    done = sum(cell["state"] == "done" for cell in comparison["cells"])
+    expect = comparison.expect
+    done = sum(cell.state == "done" for cell in comparison.cells)
     return {
         "sweep": folder.name,
         "date": datetime.date.fromtimestamp((folder / "comparison.json").stat().st_mtime).isoformat(),
-        "claim": comparison["claim"],
-        "metric": comparison["metric"],
-        "expected": comparison["expect"] and comparison["expect"]["text"],
-        "verdict": comparison["expect"] and comparison["expect"]["verdict"],
-        "seeds": len(comparison["seeds"]),
-        "cells": [done, len(comparison["cells"])],
-        "arms": [_arm(arm) for arm in comparison["arms"]],
-        "clauses": [
-            [clause["text"], clause["verdict"], clause["reason"]]
-            for clause in (comparison["expect"] or {}).get("clauses") or ()
-        ],
-        "stopped": (comparison.get("evidence") or {}).get("words"),
+        "claim": comparison.claim,
+        "metric": comparison.metric,
+        "expected": expect and expect.text,
+        "verdict": expect and expect.verdict,
+        "seeds": len(comparison.seeds),
+        "cells": [done, len(comparison.cells)],
+        "arms": [_arm(arm) for arm in comparison.arms],
+        "clauses": [[clause.text, clause.verdict, clause.reason] for clause in expect.clauses] if expect else [],
+        "stopped": comparison.evidence and comparison.evidence.words,
         "question": question(folder.name),
-        "warnings": comparison["warnings"],
-        "baselines": {one["name"]: one["value"] for one in comparison["baselines"] or ()},
+        "warnings": comparison.warnings,
+        "baselines": {baseline.name: baseline.value for baseline in comparison.baselines},
         **({"ladder": [header, *rows]} if rows else {}),
     }
 
@@ -96,17 +95,18 @@ def question(sweep: str) -> dict[str, str]:
 
 def confirmation(folder: Path) -> dict[str, Any]:
     """Return the answer of a finished sweep on the seeds that were registered. Exits for other ones."""
-    comparison = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+    comparison = _read(folder)
     count = yaml.safe_load(REGISTERED.read_text(encoding="utf-8")).get(folder.name)
-    if count is None or comparison["seeds"] != list(range(FRESH, FRESH + count)):
-        sys.exit(f"{folder}: {REGISTERED.name} does not name it with these seeds: {comparison['seeds']}")
-    expect = comparison["expect"]
+    if count is None or comparison.seeds != list(range(FRESH, FRESH + count)):
+        sys.exit(f"{folder}: {REGISTERED.name} does not name it with these seeds: {comparison.seeds}")
+    expect = comparison.expect
+    assert expect is not None
     return {
         "date": datetime.date.fromtimestamp((folder / "comparison.json").stat().st_mtime).isoformat(),
         "seeds": count,
-        "verdict": expect["verdict"],
-        "clauses": [[clause["text"], clause["verdict"], clause["reason"]] for clause in expect["clauses"]],
-        "values": {arm["name"]: arm["values"] for arm in comparison["arms"]},
+        "verdict": expect.verdict,
+        "clauses": [[clause.text, clause.verdict, clause.reason] for clause in expect.clauses],
+        "values": {arm.name: arm.values for arm in comparison.arms},
     }
 
 
@@ -127,16 +127,19 @@ def with_history(new: dict[str, Any], old: dict[str, Any] | None) -> dict[str, A
     return {**new, **kept}
 
 
-def _arm(arm: dict[str, Any]) -> dict[str, Any]:
-    difference = arm["difference"] or {"mean": None, "interval": None}
+def _read(folder: Path) -> ComparisonDocument:
+    return read_document(json.loads((folder / "comparison.json").read_text(encoding="utf-8")))
+
+
+def _arm(arm: ArmRow) -> dict[str, Any]:
     return {
-        "name": arm["name"],
-        "n": arm.get("n"),
-        "mean": arm["mean"],
-        "values": arm["values"],
-        "difference": difference["mean"],
-        "interval": difference["interval"],
-        "verdict": arm["verdict"],
+        "name": arm.name,
+        "n": arm.n,
+        "mean": arm.mean,
+        "values": arm.values,
+        "difference": arm.difference and arm.difference.mean,
+        "interval": arm.difference and arm.difference.interval,
+        "verdict": arm.verdict,
     }
 
 

@@ -48,7 +48,7 @@ _LOOP, _ACTIONS = "engine/callbacks/loop.py", "engine/callbacks/loop.py"
 _JOB, _END, _RUN = "engine/job.py", "engine/faults/ending.py", "engine/run.py"
 _SIZES, _TIMM = "weights/convert/declared_sizes.py", "weights/convert/timm_models.py"
 _READER = "data/files/native_check.py"
-_HYDRA, _YAML = "config/hydra_config.py", "atomic_files/strict_yaml.py"
+_MERGE, _YAML = "config/merge.py", "atomic_files/strict_yaml.py"
 
 # In what is computed: statistics, attention, order and splits of the data, losses, optimizers, identities.
 CORE = (
@@ -123,7 +123,11 @@ CORE = (
         "tests/generate/test_decoding.py",
     ),
     _bug(
-        "decay-in-a-line", "schedule/wsd.py", "math.sqrt(p) if", "p if", "tests/components/optimizer/test_schedule.py"
+        "decay-in-a-line",
+        "schedule/wsd.py",
+        "p = math.sqrt(p)",
+        "p = abs(p)",
+        "tests/components/optimizer/test_schedule.py",
     ),
     _bug(
         "yarn-gain",
@@ -251,8 +255,8 @@ GUARDS = (
         "if located is None:",
         SAFETY,
     ),
-    _bug("hydra-uncompared", _HYDRA, "    if changed:", "    if not own:", FOLDERS),
-    _bug("files-allow", _HYDRA, "not in ([], None):  # type", "in ('',):  # type", SAFETY, FOLDERS),
+    _bug("hydra-uncompared", _MERGE, "    if present == own:", "    if own:", FOLDERS),
+    _bug("files-allow", _MERGE, "not in ([], None):", "in (0,):", SAFETY, FOLDERS),
     _bug("hydra-visible", "config/hydra_sources.py", 'parts[0] != "hydra" and (', "(", FOLDERS),
     _bug("alias-bombs", _YAML, "if self.aliases > self.limits.aliases:", "if self.aliases < 0:", SAFETY),
     _bug("bounds-ignored", "config/schema.py", "if type(each) is Le and number > each.le:", "if not metadata:", BOUNDS),

@@ -136,5 +136,5 @@ def test_a_page_shows_no_linked_texts_and_names_the_file(folder: RunFolder, link
     linked("written-test.jsonl", b'{}\n{"source": "SECRET", "reference": "SECRET", "written": "SECRET"}\n')
     table = written_texts([record(folder)])
     assert table is not None
-    assert table["rows"] == []
-    assert "written-test.jsonl is not copied" in str(table["left_out"])
+    assert table.rows == []
+    assert "written-test.jsonl is not copied" in str(table.left_out)

@@ -93,6 +93,5 @@ def _workspace(service: str, paths: Sequence[str], options: dict[str, Any]) -> i
     # A sweep's folder lies in its own outputs folder, whatever the command line says.
     folders = [Path(path).absolute() for path in paths if (Path(path) / "plan.json").is_file()]
     outputs = str(folders[0].parents[1]) if folders else options["outputs"]
-    comparison = compare(list(paths), **options).as_dict()
-    sys.stdout.write(f"{workspace(service, comparison, outputs=outputs)}\n")
+    sys.stdout.write(f"{workspace(service, compare(list(paths), **options), outputs=outputs)}\n")
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,7 +13,7 @@ from blockyard.contracts.batch import Position
 from blockyard.contracts.modules import Block, ChannelMixer, Embedder, Head, Model, Residual, TokenMixer
 from blockyard.contracts.option_types import ChoiceOptions
 from blockyard.contracts.specs import Context, DataSpec, TokenSpec, UpdateRule
-from blockyard.contracts.splits import Splits
+from blockyard.contracts.splits import InputReader, NewInputs, Splits
 from blockyard.contracts.tokenizers import Tokenizer
 
 
@@ -74,6 +74,13 @@ class DataModule(ABC):
         Overridden by data whose source is a text.
         """
         return self.load(tokenizer)
+
+    def read_new(self, inputs: Sequence[str], reader: InputReader) -> NewInputs:
+        """Read new inputs, such as texts or files, as `load` reads the data. Raises UserError where it cannot.
+
+        Overridden by data that is read from files of its own kind.
+        """
+        return reader.read(inputs)
 
     @abstractmethod
     def fingerprint(self) -> str:

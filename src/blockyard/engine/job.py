@@ -1,4 +1,4 @@
-"""One run in this process: what `setup.prepare` built, and its training."""
+"""One run in this process: the parts that `setup.prepare` built, and its training."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Job:
 
     @contextlib.contextmanager
     def _explained_errors(self) -> Iterator[None]:
-        """Replace errors of training that do not say what is wrong."""
+        """Replace errors of training that do not name their cause."""
         try:
             yield
         except (MisconfigurationException, ModuleNotFoundError) as error:
@@ -176,10 +176,10 @@ def lightning_trainer(
     io: Any,
     root: Path,
 ) -> pl.Trainer:
-    """Lightning's trainer, which draws, saves and validates nothing itself: `LoopCallback` does.
+    """Return Lightning's trainer. It draws, saves and validates nothing itself: `LoopCallback` does.
 
     epochs: -1, or the number of epochs if Lightning callbacks need it
-    logger: what Lightning callbacks log to, or None
+    logger: for the values of Lightning callbacks, or None
     """
     return pl.Trainer(
         accelerator="gpu" if device_type == "cuda" else "cpu",

@@ -1,7 +1,7 @@
 """The one LightningModule: a model, an objective, an optimizer builder and a schedule.
 
 The way of a batch: the loader prepares it (`engine.loader`), `training_step` calls the model and the loss, Lightning
-calls backward and `optimizer_step`, and `LoopCallback` does what is due after the step. There is no
+calls backward and `optimizer_step`, and `LoopCallback` takes the actions that are due after the step. There is no
 `validation_step`: training, testing and `blockyard eval` share one evaluation, `blockyard.evaluate.loop`. The complete
 module for a Trainer of the user's own is `plain_trainer.TrainerModule`.
 """
@@ -132,7 +132,7 @@ class Learner(pl.LightningModule):
         The loss is weighted where the batch is a micro-batch of sequences of different lengths.
 
         defer_logits: let the head leave many logits to the loss; None is as the objective and the settings allow
-        may_synchronize: read the count of targets on the host, which is faster on a CPU; False under torch.func
+        may_synchronize: read the count of targets on the host, faster on a CPU; False under torch.func
         """
         with deferred(self.defer_logits if defer_logits is None else defer_logits), sharing(self.ring):
             prediction = self.model(batch)
@@ -216,13 +216,13 @@ class Learner(pl.LightningModule):
         self.optimizer_step(0, 0, optimizer, closure)
 
     def start_step(self, number: int, optimizer: Any) -> None:
-        """Number the next step, set what it trains, and its learning rate unless a callback installed a scheduler."""
+        """Number the next step, and set its learning rate unless a callback installed a scheduler."""
         self.number_step(number)
         if not self.trainer.lr_scheduler_configs:
             self.set_rates(number, optimizer)
 
     def number_step(self, number: int) -> None:
-        """Number the next step and set what it trains."""
+        """Number the next step and set its trained parts."""
         self.step.number = number
         self.settings.thaw.set(number)
 
@@ -248,13 +248,13 @@ class Learner(pl.LightningModule):
             self.use_trained_weights(others)
 
     def use_evaluated_weights(self, optimizers: Sequence[Any]) -> None:
-        """Give the model the weights that are evaluated and saved, where those that are trained are others."""
+        """Give the model the weights that are evaluated and saved, if others are trained."""
         for optimizer in optimizers:
             if not self.optimizer_builder.exchanged(optimizer):
                 self.optimizer_builder.exchange(optimizer)
 
     def use_trained_weights(self, optimizers: Sequence[Any]) -> None:
-        """Give the model the weights that are trained, where those of a checkpoint are others."""
+        """Give the model the weights that are trained, if a checkpoint has others."""
         for optimizer in optimizers:
             if self.optimizer_builder.exchanged(optimizer):
                 self.optimizer_builder.exchange(optimizer)
@@ -301,7 +301,7 @@ class StepState:
 
 
 class StackedSteps(Protocol):
-    """Computes the losses and gradients of a learner together with those of others, in place of the learner itself."""
+    """Computes the losses and gradients of a learner together with other learners, in place of the learner itself."""
 
     def losses(self, learner: Learner, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """Return the loss and the auxiliary loss, as `learner.loss_and_auxiliary(batch)` does."""
@@ -320,7 +320,7 @@ class LossMean:
         self._count = 0
 
     def add(self, loss: Tensor) -> None:
-        """Add a detached loss. The sum is in float32, the dtype in which a checkpoint stores it."""
+        """Add a detached loss. The sum is in float32, as a checkpoint stores it."""
         loss = loss.float()
         self._sum = loss if self._sum is None else self._sum + loss
         self._count += 1

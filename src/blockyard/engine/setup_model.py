@@ -58,7 +58,7 @@ def _recorded(folder: RunFolder, name: str, option: str | int) -> Any:
 
 
 def _precision(folder: RunFolder, options: TrainerPlan, device: torch.device) -> PrecisionRecord:
-    """The precision of a run, and why. A run never changes it: what run.json has counts."""
+    """Return the precision of a run, and why. A run never changes it: the record in run.json counts."""
     recorded: PrecisionRecord | None = _recorded(folder, "precision", options.precision)
     if recorded is not None:
         return recorded

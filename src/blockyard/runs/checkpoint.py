@@ -10,7 +10,7 @@ run, before anything is loaded into the run. torch and Lightning find some of th
 back to another checkpoint, and some of it never: a run that misses the state of its callbacks goes on, to another
 result. torch is imported late.
 
-`checkpoint_io.AtomicCheckpointIO` writes them for Lightning, whose import takes seconds; reading needs none of it.
+`checkpoint_io.AtomicCheckpointIO` writes them for Lightning. Its import takes seconds, and reading does without it.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _check_ours(path: Path, content: dict[str, Any], identity: str | None, seed:
 
 @dataclass(frozen=True)
 class Newest:
-    """The newest usable checkpoint, or None, and those that were refused.
+    """The newest usable checkpoint, or None, and the refused ones.
 
     steps: of every checkpoint that passed `verify`, by file name
     """
@@ -180,9 +180,9 @@ def newest_good(
     seed: int | None = None,
     check: Callable[[Path, dict[str, Any]], None] | None = None,
 ) -> Newest:
-    """The checkpoint with the most steps among last, previous and best that passes `verify` and `check`.
+    """Return the checkpoint with the most steps among last, previous and best that passes `verify` and `check`.
 
-    check: called with a path and its content, newest first; raises BadCheckpointError for what the run cannot load
+    check: called with a path and its content, newest first; raises BadCheckpointError if the run cannot load it
     """
     refused: list[BadCheckpointError] = []
     steps: dict[str, int] = {}
@@ -210,7 +210,7 @@ def newest_good(
 
 
 def average_in(content: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
-    """The weights that callbacks.NAME averaged, as a checkpoint names weights. Raises UserError where it has none."""
+    """Return the weights that callbacks.NAME averaged, by a checkpoint's names. Raises UserError if there are none."""
     states = (content.get("callbacks") or {}).get(LOOP) or {}
     watchers = states.get("watchers") if isinstance(states, dict) else None
     averages = {
@@ -274,7 +274,7 @@ def check_weights(
 def check_training_state(path: Path, content: Mapping[str, Any], *, callback: str) -> None:
     """Raise BadCheckpointError where a part that Lightning saves is missing, or counts other steps than the stamp.
 
-    callback: the key of the callback without whose state the run cannot go on
+    callback: the key of the callback whose state the run needs to go on
     """
     for name, kind in {**_PARTS, **_MORE}.items():
         if name not in content:
@@ -301,7 +301,7 @@ def check_training_state(path: Path, content: Mapping[str, Any], *, callback: st
 def check_optimizer(path: Path, states: Sequence[Any], optimizer: Any, step: int) -> None:
     """Raise BadCheckpointError unless the one state in `states` is of `optimizer` over the same parameters.
 
-    optimizer: a new one over the model of the run, which is left as it is; step: of the checkpoint
+    optimizer: a new one over the model of the run; it is left as it is. step: of the checkpoint
     """
     import torch
 
@@ -338,21 +338,21 @@ def check_optimizer(path: Path, states: Sequence[Any], optimizer: Any, step: int
 
 
 def _plain(value: Any) -> bool:
-    """Whether a value is a tensor with numbers in it, as those of a model are."""
+    """Return whether a value is a tensor with numbers in it, as a model has."""
     import torch
 
     return isinstance(value, torch.Tensor) and value.layout is torch.strided and value.device.type != "meta"
 
 
 def _other_type(expected: Any, tensor: Any) -> bool:
-    """Whether a tensor is not of the kind that a model has; no model of a run has floats of 8 bits or fewer."""
+    """Return whether a tensor's kind of numbers is not the model's; no run has floats of 8 bits or fewer."""
     if expected.is_floating_point() != tensor.is_floating_point() or expected.is_complex() != tensor.is_complex():
         return True
     return bool(expected.is_floating_point() and tensor.dtype.itemsize == 1)
 
 
 def _spoilt(tensor: Any, *, infinite: bool) -> bool:
-    """Whether a tensor holds NaN or, if `infinite` counts too, an infinite value."""
+    """Return whether a tensor holds NaN or, if `infinite` counts too, an infinite value."""
     import torch
 
     if not (tensor.is_floating_point() or tensor.is_complex()):

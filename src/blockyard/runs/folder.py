@@ -108,7 +108,7 @@ class RunFolder:
 
     @property
     def shown(self) -> Node:
-        """The config without secrets: what loggers, pages and messages get. `config` itself only builds the run."""
+        """Return the config without secrets, for loggers, pages and messages. `config` itself only builds the run."""
         return dict(redact(self.config))
 
     @property
@@ -125,7 +125,7 @@ class RunFolder:
 
     @property
     def seed(self) -> int:
-        """The seed, which numbers the replicates of an arm."""
+        """Return the seed; it numbers the replicates of an arm."""
         return int(self.config.get("seed", 0))
 
     @property
@@ -174,12 +174,12 @@ class RunFolder:
 
     @property
     def status(self) -> Status:
-        """The current status; a run whose process was killed reads as interrupted."""
+        """Return the current status; a run with a killed process reads as interrupted."""
         return read_status(self.path)
 
     @property
     def finished(self) -> bool:
-        """Whether the run is done."""
+        """Return whether the run is done."""
         return self.status.finished
 
     def set_status(
@@ -217,7 +217,7 @@ class RunFolder:
         return self
 
     def release(self) -> None:
-        """Close the metrics table and release the lock, which the end of the process releases too."""
+        """Close the metrics table and release the lock; the end of the process releases it too."""
         if self._metrics is not None:
             with contextlib.suppress(OSError):
                 self._metrics.close()

@@ -75,7 +75,7 @@ def trusted_config(
 
 
 def _missing_data(config: Node) -> str | None:
-    """Why the data of a config is not there; None where it is, or nobody can tell. What it is, its files may say."""
+    """Return why the data of a config is missing; None if it is there, or nobody can tell without reading it."""
     from blockyard.config.build import Components
 
     with contextlib.suppress(ValueError, TypeError, KeyError, OSError, RuntimeError):
@@ -195,7 +195,7 @@ def components_of(
 
 
 def _load_state(tokenizer: Tokenizer, folder: RunFolder, name: str) -> None:
-    """What a tokenizer learned, from a file of the run if it is there. Raises UserError if it is damaged."""
+    """Return a tokenizer's state, from a file of the run if it is there. Raises UserError if it is damaged."""
     path = folder.path / name
     if os.path.lexists(path):
         try:
@@ -229,7 +229,7 @@ def _content(folder: RunFolder, which: str) -> tuple[Path, dict[str, Any]]:
 
 
 def _report_edits(folder: RunFolder, allow: tuple[str, ...] | list[str]) -> None:
-    """Warn where run.json cannot be read, or config.yaml is not what it was when the run began."""
+    """Warn if run.json cannot be read, or config.yaml has changed since the run began."""
     recorded = folder.facts().get("identity")
     if not recorded:
         log.warning(

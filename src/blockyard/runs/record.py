@@ -32,7 +32,7 @@ class RunRecord:
 
     directions: max or min for each metric; choices: family -> choice
     config_json: the whole config, redacted as on disk; ten thousand are listed without a look into theirs
-    damage: why files of the run could not be read, or None; what they would have said is then missing
+    damage: why files of the run could not be read, or None; their facts are then missing
     sweep, arm: the sweeps with a cell that is this run, and the arm in each; empty until `cell_names` gives them
     """
 
@@ -91,7 +91,7 @@ class RunRecord:
         return node
 
     def plain(self) -> dict[str, Any]:
-        """As JSON writes it, with the config as a mapping."""
+        """Return the record as JSON writes it, with the config as a mapping."""
         fields = asdict(self) | {"tags": list(self.tags), "config": self.config}
         fields |= {"sweep": list(self.sweep), "arm": list(self.arm)}
         del fields["config_json"]
@@ -160,5 +160,5 @@ def _leaves(node: Node, prefix: str = "") -> Iterator[str]:
 
 
 def finite(value: Any) -> bool:
-    """Whether a value can be sorted and compared as a number."""
+    """Return whether a value can be sorted and compared as a number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

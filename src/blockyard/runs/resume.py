@@ -124,7 +124,7 @@ def apply(folder: RunFolder, overrides: Mapping[str, Any], config_dirs: Sequence
 
 
 def differences(folder: RunFolder, config: Node) -> str | None:
-    """What changed in versions, own code, machine and `config`; None where nothing did.
+    """Return a sentence about changes in versions, own code, machine and `config`; None if there are none.
 
     Where something changed, the run may not equal an uninterrupted one.
     """

@@ -71,7 +71,7 @@ class Entry:
 
 
 def runs(outputs: str | os.PathLike[str] = "outputs") -> list[Entry]:
-    """Every run under `outputs`, latest first, without those that force=true moved aside."""
+    """Return every run under `outputs`, latest first, without the runs that force=true moved aside."""
     root = local_path(outputs, "outputs")
     if not root.is_dir():
         return []
@@ -88,7 +88,7 @@ def find(run: str | os.PathLike[str], outputs: str | os.PathLike[str] = "outputs
 
     option: that named it, for messages
 
-    `NAME/s3` or `ID/s3` selects one seed of an arm. Of a run and those that go on from it with a longer budget, the
+    `NAME/s3` or `ID/s3` selects one seed of an arm. Of a run and the runs that go on from it with a longer budget, the
     last is taken, and a warning says so. Raises UserError listing the candidates if it is not unique.
     """
     text = str(run).strip().rstrip("/") or str(run).strip()

@@ -46,11 +46,11 @@ class DecayedAttention(StateMixer):
     Documents of a packed sequence are contiguous runs of tokens; each starts from the state after the prefix.
 
     Options:
-        decay: fixed is one number for each head, which is not trained; head computes one for each head and token;
-            channel one for each channel of the keys, which takes no rotation of queries and keys
+        decay: fixed is one number for each head, not trained; head computes one for each head and token; channel one
+            for each channel of the keys, without a rotation of queries and keys
         temperature: root of the computed decays; the larger, the longer the memory at the start
         decay_rank: channels between two maps, in place of one, that compute the decays of channels; null means one map
-        tied_keys: keys are one minus the decays of their channels, so that what forgets more takes in more
+        tied_keys: keys are one minus the decays of their channels: a channel that forgets more takes in more
         conv: tokens that a short convolution of queries, keys and values reads, with silu after it; 0 leaves both out
         output_gate: function of the token by which the normalised output is multiplied: none, silu or sigmoid
         eps: term added to the mean square by the norm of the outputs
@@ -107,8 +107,10 @@ class DecayedAttention(StateMixer):
 
     @classmethod
     def traits_for(cls, options: ChoiceOptions) -> Traits:
-        """Without ports where channels of a key, which a rotation would mix, decay each on their own."""
-        return replace(cls.traits, ports=frozenset()) if options.get("decay") == "channel" else cls.traits
+        """Return the traits. With decay=channel there are no ports: a rotation would mix channels of unlike decays."""
+        if options.get("decay") == "channel":
+            return replace(cls.traits, ports=frozenset())
+        return cls.traits
 
     def forward(self, x: Tensor, seq: Seq, cache: StateCache | None = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D). States are in float32 at least."""
@@ -125,14 +127,15 @@ class DecayedAttention(StateMixer):
         q, k, v = (part.unflatten(-1, (self.heads, -1)) for part in h.split(self.widths, dim=-1))
         if self.tied_keys:
             return F.silu(q) * self.scale, -torch.expm1(log), v
-        q, k = (part.transpose(1, 2) for part in (q, k))
+        q, k = (part.transpose(1, 2) for part in (q, k))  # 2 x (B, H, N, K)
         if "queries_and_keys" in self.traits.ports:  # a scheme may be there for other layers
             q, k = rotate(q, k, seq, seq)
         return (q * self.scale).transpose(1, 2), k.transpose(1, 2), v
 
     def _logarithms(self, x: Tensor) -> Tensor:
-        """The logarithms of the decays: (B, N, H, K or 1)."""
+        """Return the logarithms of the decays: (B, N, H, K or 1)."""
         if self.proj_decay is not None:
             return F.logsigmoid(exact(self.proj_decay(x))).unflatten(-1, (self.heads, -1)) / self.temperature
+        # 1 - 2^(-5 - h), as in RetNet: head 0 remembers about 32 tokens, and each further head twice as many.
         head = torch.arange(self.heads, device=x.device, dtype=exact(x[:0]).dtype)
         return torch.log1p(-torch.exp2(-5 - head))[:, None].expand(*x.shape[:2], -1, -1)

@@ -90,7 +90,7 @@ class MLSTM(StateMixer):
         self.proj_out = residual(ctx, values, ctx.dim)
 
     def init_weights(self, init: Init) -> None:
-        """The biases of both gates, those of f at equal steps over the heads; a gain of one."""
+        """Set the biases of both gates, for f at equal steps over the heads, and a gain of one."""
         inputs = torch.full((self.heads,), self.input_bias)
         init.copy("gate_bias", torch.cat([inputs, torch.linspace(*FORGET_BIASES, self.heads)]))
         init.ones("gain")
@@ -117,18 +117,20 @@ class MLSTM(StateMixer):
     def enter(
         self, v: Tensor, log: Tensor, rate: Tensor, order: Seq, level: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return values with a one behind them, which the normaliser sums, and decays, both over e^m; and m.
+        """Return values with a one behind them, summed by the normaliser, and decays, both over e^m; and m.
 
-        `rate` is the logarithm of i_t. m cancels out of the outputs, so it needs no gradient.
+        `rate` is the logarithm of i_t.
         """
+        # m cancels out of the outputs, so it needs no gradient.
         levels, earlier = stabilisers(log.detach(), rate.detach(), order, level)
         values = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)  # (B, H, N, V + 1)
         return values * (rate - levels).exp(), log + earlier - levels, levels
 
     def leave(self, y: Tensor, level: Tensor | None) -> Tensor:
-        """Return what the memory gives (B, H, N, V + 1) over its last channel, the normaliser."""
+        """Divide reads of the memory (B, H, N, V + 1) by their last channel, the normaliser: (B, H, N, V)."""
         assert level is not None
         y, total = y.split([y.shape[-1] - 1, 1], dim=-1)
+        # The bound 1 of the normaliser is e^-m here, as the memory is kept over e^m.
         return y / (torch.maximum(total.abs(), (-level).exp()) + EPSILON)
 
 
@@ -136,8 +138,8 @@ def stabilisers(log: Tensor, gate: Tensor, order: Seq, before: Tensor | None = N
     """Return m_t = max(log_t + m_(t-1), gate_t) and m_(t-1) for every token: 2 x (B, H, N, 1).
 
     log, gate: (B, H, N, 1), the logarithms of forget and input gates, in the order of `order`
-    before: (B, H, 1, 1), m in front of the first token; None is zero, for a memory that is empty. Every document
-        starts from m after the prefix
+    before: (B, H, 1, 1), m in front of the first token; None is zero, for an empty memory. Every document starts from
+        m after the prefix
     """
     before = torch.zeros_like(log[:, :, :1]) if before is None else before
     if order.segment is None:
@@ -151,10 +153,8 @@ def stabilisers(log: Tensor, gate: Tensor, order: Seq, before: Tensor | None = N
 
 
 def _levels(log: Tensor, gate: Tensor, before: Tensor, segment: Tensor | None) -> tuple[Tensor, Tensor]:
-    """As `stabilisers`, every document (B, N) from `before`: by an associative scan, in O(log N) steps.
-
-    Step (a, b) followed by step (a', b') is the step (a + a', max(a' + b, b')).
-    """
+    """Return m_t and m_(t-1), every document (B, N) from `before`, by an associative scan in O(log N) steps."""
+    # Step (a, b) followed by step (a', b') is the step (a + a', max(a' + b, b')).
     first = torch.zeros_like(log, dtype=torch.bool)
     first[:, :, 0] = True
     if segment is not None:

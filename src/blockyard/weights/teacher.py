@@ -60,19 +60,44 @@ class Teacher:
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
         return {"from": self.name, "sha256": self.sha256, "parameters": parameters, "notes": list(self.notes)}
 
+    @staticmethod
+    def resolved(node: Node, outputs: str) -> Node:
+        """Return the node of an objective with the path of its teacher and its hash, as a run's config keeps it.
 
-def resolved(node: Node, outputs: str) -> Node:
-    """Return the node of an objective with the path of its teacher and its hash, as a run's config keeps it.
+        Raises UserError if the teacher cannot be read, or differs from `teacher_sha256`.
+        """
+        name = node.get("teacher")
+        if name is None:
+            return node
+        source = _find(str(name), outputs)
+        actual = fingerprint(source)
+        _check_hash(str(name), node.get("teacher_sha256"), actual)
+        return node | {"teacher": source.library or str(source.path), "teacher_sha256": actual}
 
-    Raises UserError if the teacher cannot be read, or differs from `teacher_sha256`.
-    """
-    name = node.get("teacher")
-    if name is None:
-        return node
-    source = _find(str(name), outputs)
-    actual = fingerprint(source)
-    _check_hash(str(name), node.get("teacher_sha256"), actual)
-    return node | {"teacher": source.library or str(source.path), "teacher_sha256": actual}
+    @staticmethod
+    def issues(components: Components) -> Iterator[str]:
+        """Yield the reasons why a model cannot learn from its teacher, a sentence each. Computes nothing.
+
+        Without a reason, the tokenizers of the components know the token ids of the teacher afterwards.
+        """
+        distillation = components.objective.distillation
+        assert distillation is not None
+        if components.node("trainer").context:
+            yield "the teacher reads whole sequences, and trainer.strategy=context cuts them; use ddp or one device"
+            return
+        try:
+            source = _source(components)
+            teacher = _components(source, components)
+            problems = list(_task_problems(components, teacher))
+            if not problems:
+                # Sizes depend on the vocabulary, and so on the states of the tokenizers.
+                prepare_tokenizers(components)
+                problems = list(_size_problems(components, teacher))
+            yield from problems
+            if not problems and source.run is None:
+                yield from _library_problems(source, teacher)
+        except UserError as error:
+            yield str(error).removeprefix(f"{KEY}: ").removeprefix(f"{KEY}=")
 
 
 def fingerprint(source: Source) -> str:
@@ -90,31 +115,6 @@ def fingerprint(source: Source) -> str:
         return hashlib.sha256(f"{config} {outline(source).sha256}".encode()).hexdigest()
     except UserError as error:
         raise _about_teacher(error) from error
-
-
-def issues(components: Components) -> Iterator[str]:
-    """Yield the reasons why a model cannot learn from its teacher, a sentence each. Computes nothing.
-
-    Without a reason, the tokenizers of the components know the token ids of the teacher afterwards.
-    """
-    distillation = components.objective.distillation
-    assert distillation is not None
-    if components.node("trainer").context:
-        yield "the teacher reads whole sequences, and trainer.strategy=context cuts them; use ddp or one device"
-        return
-    try:
-        source = _source(components)
-        teacher = _components(source, components)
-        problems = list(_task_problems(components, teacher))
-        if not problems:
-            # Sizes depend on the vocabulary, and so on the states of the tokenizers.
-            prepare_tokenizers(components)
-            problems = list(_size_problems(components, teacher))
-        yield from problems
-        if not problems and source.run is None:
-            yield from _library_problems(source, teacher)
-    except UserError as error:
-        yield str(error).removeprefix(f"{KEY}: ").removeprefix(f"{KEY}=")
 
 
 def prepare_tokenizers(components: Components) -> None:

@@ -2,7 +2,7 @@
 
 column                           in a batch
 a tensor (n, ...)                (B, ...)
-Ragged: n sequences, one stream  (B, longest), padded on the right, and lengths (B,)
+Ragged: n sequences, one stream  (B, longest, ...), padded on the right, and lengths (B,)
 Pictures: bytes (n, C, H, W)     float32 (B, C, H, W) from -1 to 1
 """
 
@@ -65,16 +65,16 @@ def _take(column: Tensor | Column | None, order: Tensor) -> tuple[Any, Tensor | 
 class Ragged:
     """Sequences of any length in one stream.
 
-    stream: (all items,), token ids as int32; lengths: (n,) int64; fill: stands behind the end of a shorter sequence
+    stream: (all items, ...), token ids as int32; lengths: (n,) int64; fill: stands behind the end of a shorter sequence
     """
 
     stream: Tensor
     lengths: Tensor
-    fill: int = 0
+    fill: float = 0
 
     @classmethod
-    def of(cls, sequences: Sequence[Sequence[int]] | Sequence[Tensor], fill: int = 0) -> Ragged:
-        """Join lists of token ids, or tensors (T,)."""
+    def of(cls, sequences: Sequence[Sequence[int]] | Sequence[Tensor], fill: float = 0) -> Ragged:
+        """Join lists of token ids, or tensors (T, ...)."""
         lengths = torch.tensor([len(sequence) for sequence in sequences], dtype=torch.int64)
         if sequences and isinstance(sequences[0], Tensor):
             return cls(torch.cat(list(sequences)), lengths, fill)  # type: ignore[arg-type]
@@ -99,15 +99,16 @@ class Ragged:
         return gather(self.stream, self.start[order], lengths, self.fill), lengths
 
 
-def gather(stream: Tensor, start: Tensor, lengths: Tensor, fill: int = 0) -> Tensor:
-    """Return the parts of a stream that begin at `start` (B,) as (B, longest), filled behind their ends."""
+def gather(stream: Tensor, start: Tensor, lengths: Tensor, fill: float = 0) -> Tensor:
+    """Return the parts of a stream that begin at `start` (B,) as (B, longest, ...), filled behind their ends."""
     position = torch.arange(int(lengths.max()))
     # The last sequence may be shorter than the longest: what is read beyond the stream is padding, filled below.
     index = (start[:, None] + position).clamp_max(len(stream) - 1)  # (B, longest)
     values = stream[index]
     # Token ids are stored in half of the bytes that an embedding table asks for.
     values = values.long() if values.dtype == torch.int32 else values
-    return values.masked_fill(position >= lengths[:, None], fill)
+    padding = position >= lengths[:, None]
+    return values.masked_fill(padding.view(*padding.shape, *[1] * (values.ndim - 2)), fill)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """The Lightning callback that runs everything besides the steps: logging, evaluation, saving, stopping.
 
-Every hook of every Lightning callback costs at each step; here a step at which nothing is due costs a comparison. A
-step at which all is due goes in this order: metrics are logged, the validation split is evaluated, callbacks see the
+Every hook of every Lightning callback costs at each step; here a step with nothing due costs a comparison. If
+everything is due, the order is: metrics are logged, the validation split is evaluated, callbacks see the
 result, the state is saved, and the run stops if a stop was requested. `LoopActions` does each of these.
 """
 
@@ -92,10 +92,10 @@ class LoopCallback(pl.Callback):
         reseed(module.device, self.intervals.seed, "train", self._batches, trainer.global_rank)
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """After the last micro-batch of a step, do what is due; where nothing is, take the next steps until it is.
+        """After the last micro-batch of a step, take the actions that are due; if there are none, take quiet steps.
 
-        Those go without Lightning's loop and hooks: with them a step of 2 ms takes 1.4 times as long as in a bare
-        loop, without them 1.1 times (docs/performance.md).
+        Quiet steps go without Lightning's loop and hooks until something is due. With the hooks a step of 2 ms takes
+        1.4 times as long as in a bare loop, without them 1.1 times (docs/performance.md).
         """
         self._batches += 1
         if self._batches % self.intervals.micro_batches:
@@ -146,7 +146,7 @@ class LoopCallback(pl.Callback):
             self._end(trainer, module)
 
     def on_exception(self, trainer: pl.Trainer, module: Any, exception: BaseException) -> None:
-        """Close what callbacks opened. Signals are recorded only, while this process says why it ends."""
+        """Close everything that callbacks opened. Signals are recorded only, while this process says why it ends."""
         self.interrupts.waiting = True
         self.callbacks.close_all(self.state)
 
@@ -166,7 +166,7 @@ class LoopCallback(pl.Callback):
         }
 
     def load_state_dict(self, state_dict: StateDict) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state that `state_dict` returned."""
         # A run that was stopped after its last step takes none in this process.
         self.state.step = self.state.start_step = state_dict["step"]
         self.state.stop = state_dict["stop"]
@@ -190,7 +190,7 @@ class LoopCallback(pl.Callback):
         return self._batches
 
     def quiet_steps(self) -> int:
-        """Return the number of steps, from the one in progress on, after which nothing is due.
+        """Return how many steps follow, from the one in progress on, with nothing due after them.
 
         It is 0 where a callback sees every step or micro-batch, and at the first step of this process.
         """
@@ -204,7 +204,7 @@ class LoopCallback(pl.Callback):
         return due - state.step - 1
 
     def _take_quiet_steps(self, trainer: pl.Trainer, module: Any) -> bool:
-        """Take the steps after which nothing is due. Returns whether a signal came, after whose step they end.
+        """Take the steps with nothing due after them. Return whether a signal came; its step is then the last one.
 
         Only in a run of one process that takes its steps itself; fp16's scale, a profiler and the scheduler of a
         callback of Lightning belong to its loop.
@@ -265,7 +265,7 @@ class LoopCallback(pl.Callback):
     def _end(self, trainer: pl.Trainer, module: Any) -> None:
         """Evaluate and save the last step, unless the run is left before its end, or nothing says why it ended.
 
-        In the latter case Lightning's counters may be those of half a step, from which no run can resume.
+        In the latter case Lightning may have counted half a step, and no run can resume from there.
         """
         state = self.state
         self._note_lightning_stop(trainer)
@@ -302,7 +302,7 @@ class Intervals:
 
 @dataclass(frozen=True)
 class Due:
-    """The actions that are due after a step, in the order in which they are taken.
+    """The actions that are due after a step, in their order.
 
     log: log the training metrics; evaluate: evaluate the validation split; save: save a checkpoint
     leave: end the training before its last step; final: no step follows
@@ -327,9 +327,9 @@ def due_after(
 ) -> Due:
     """Return the actions that are due after step number `step`, from 1, of `total`.
 
-    save_every: steps between two checkpoints besides those of evaluations, or None
+    save_every: steps between two checkpoints besides the checkpoints of evaluations, or None
     stopping: a Lightning callback ends the training; interrupted: a signal came
-    evaluates_later: weights may still change after the last step, which is then evaluated and saved in `on_train_end`
+    evaluates_later: weights may still change after the last step; `on_train_end` evaluates and saves them then
     """
     final = step >= total or stopping
     evaluate = final or step % intervals.evaluate_every == 0
@@ -438,7 +438,7 @@ class LoopActions:
         return {"evaluated": self.evaluated_step, "values": self.last_values, "logged": list(self._logged)}
 
     def load_state_dict(self, state_dict: StateDict) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state that `state_dict` returned."""
         self.evaluated_step = state_dict["evaluated"]
         self.last_values = dict(state_dict["values"])
         self._logged = list(state_dict.get("logged") or [0, 0])

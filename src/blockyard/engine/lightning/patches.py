@@ -194,7 +194,7 @@ PARTS = (
 
 
 def patch_trainer(trainer: pl.Trainer) -> None:
-    """Replace what Lightning does about signals and about StopIteration in a new trainer."""
+    """Replace the handling of signals and of StopIteration in a new trainer."""
     epochs, batches = trainer.fit_loop, trainer.fit_loop.epoch_loop
     trainer._signal_connector.register_signal_handlers = _do_nothing  # type: ignore[method-assign]
     batches._broadcast_sigterm_tensor = _do_nothing  # type: ignore[method-assign]
@@ -246,12 +246,12 @@ def count_steps(trainer: pl.Trainer, steps: int) -> None:
 
 
 def unscale_before_step(optimizer: torch.optim.Optimizer) -> None:
-    """Let an optimizer get its gradients unscaled in fp16, also a fused one, which would unscale in its step."""
+    """Let an optimizer get its gradients unscaled in fp16; a fused one would unscale them in its step."""
     optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
 
 
 def forget_workers(iterator: Any) -> None:
-    """Let torch no longer raise where a data worker ends. iterator: of a DataLoader, which started them.
+    """Keep torch from raising when a data worker ends. iterator: of the DataLoader that started the workers.
 
     The iterator's own end would remove them a second time, and print the error of that.
     """
@@ -263,7 +263,7 @@ def forget_workers(iterator: Any) -> None:
 def silence_libraries() -> None:
     """Silence Lightning's notes, and warnings that do not hold for our training loop; errors are still shown.
 
-    Call it after Lightning was imported, which sets its own levels.
+    Call it after Lightning was imported: the import sets levels of its own.
     """
     for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "torch.distributed", "torch._dynamo"):
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -191,12 +191,12 @@ class Wandb(RunLogger):
         return f"W&B: {settings.name} in group {settings.group} of project {settings.project}"
 
     def abandon(self) -> None:
-        """Kill W&B's helper and its exit hook, for which the end of the process would wait."""
+        """Kill W&B's helper and its exit hook, or the end of the process would wait for them."""
         tear_down()
 
 
 def directions(config: Mapping[str, Any]) -> dict[str, str]:
-    """Whether lower ("min") or higher ("max") is better, for each metric of a config's objective."""
+    """Return the better direction, "min" or "max", for each metric of a config's objective."""
     node = config.get("objective")
     if not isinstance(node, Mapping) or "_target_" not in node:
         return {}

@@ -9,7 +9,7 @@ from blockyard.config.check import reasons
 from blockyard.config.compose import Composed, compose
 from blockyard.config.override_grammar import to_override
 from blockyard.config.tree import Node
-from blockyard.contracts import Issue
+from blockyard.config.trial_build import BuiltModels
 from blockyard.sweep.spec.override_text import key_of
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class CellComposer:
         self._config_dirs = tuple(config_dirs)
         self._outputs = outputs
         self._on_this_machine = not elsewhere
-        self._models: dict[str, list[Issue]] = {}
+        self._models = BuiltModels()
         self._data = data
 
     def compose(self, overrides: Sequence[str]) -> Composed:
