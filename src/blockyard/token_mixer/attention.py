@@ -86,10 +86,10 @@ class Attention(TokenMixer):
         value_dim: width of values in each head; null means model.dim / model.heads
         output_dim: project the joined heads to this width before the projection to model.dim, a bottleneck of that
             rank; null means a single projection
-        qk_norm: norm of queries and keys before rotation, with a trained gain. head (true is the same) is an RMS norm
-            of each head; full an RMS norm over all heads; layer a layer norm of each head; cosine gives vectors of
-            length one and each head a trained factor on its scores; sphere gives vectors of length one after rotation,
-            a trained factor on each channel, and scores times sqrt(key_dim); false is none
+        qk_norm: norm of queries and keys before rotation, with a trained gain. head (true is the same) RMS-normalises
+            each head, full all heads together; layer is a layer norm of each head; cosine gives vectors of length one
+            and each head a trained factor on its scores; sphere gives vectors of length one after rotation, a trained
+            factor on each channel, and scores times sqrt(key_dim); false is none
         bias: use biases in the projections
         project: parts with a projection, of queries, keys, values and output; a part that is left out is the token
             itself, or the joined heads
