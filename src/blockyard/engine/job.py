@@ -38,6 +38,12 @@ from blockyard.errors import UserError
 from blockyard.runs.checkpoint_io import AtomicCheckpointIO
 from blockyard.runs.folder import RunFolder
 
+_PRECISIONS: dict[str, Literal["32-true", "bf16-mixed", "16-mixed"]] = {
+    "32": "32-true",
+    "bf16-mixed": "bf16-mixed",
+    "16-mixed": "16-mixed",
+}
+
 
 @dataclass
 class Job:
@@ -155,13 +161,6 @@ class Job:
             if stopped := self.loader.stopped():
                 raise TimeoutError(stopped) from error
             raise
-
-
-_PRECISIONS: dict[str, Literal["32-true", "bf16-mixed", "16-mixed"]] = {
-    "32": "32-true",
-    "bf16-mixed": "bf16-mixed",
-    "16-mixed": "16-mixed",
-}
 
 
 def lightning_trainer(

@@ -47,94 +47,6 @@ from blockyard.weights.teacher import Teacher, load_teacher, prepare_tokenizers
 
 log = logging.getLogger("blockyard")
 
-# What a config asks of the loop of a run, and Lightning's loop does not do.
-
-
-def unserved(components: Components) -> Iterator[str]:
-    """Yield the options of a config that change a run and would change nothing here, one sentence each."""
-    plan: TrainerPlan = components.node("trainer")
-    if plan.strategy in ("fsdp", "context"):
-        yield f"trainer.strategy={plan.strategy} is a strategy of runs; leave it out and give the Trainer a strategy"
-    if plan.attention != "auto":
-        yield f"trainer.attention={plan.attention} is set for the process of a run; use torch.nn.attention.sdpa_kernel"
-    if components.data.spec.mixed:
-        yield "data=mixture says what each step of a run takes, by the number of the step; train with `blockyard train`"
-    if plan.profile:
-        yield "trainer.profile=true writes into the folder of a run; give the Trainer profiler='simple'"
-    if plan.threads != "auto":
-        yield f"trainer.threads={plan.threads} is set for the process of a run; use torch.set_num_threads"
-    if plan.require_flash:
-        yield "trainer.require_flash=true is checked by the loop of a run; leave it out"
-    for name in ("extrapolate", "loops", "write", "inspect"):
-        if getattr(plan, name):
-            yield f"trainer.{name} is evaluated at the end of a run; leave it out"
-    for name in ("first_batch", "first_context"):
-        if getattr(plan, name) is not None:
-            yield f"trainer.{name} is for the batches of a run, by the number of the step; leave it out"
-    if components.init is not None and components.init.parent is not None:
-        yield "init.parent continues a run, which `blockyard train resume=RUN` does; use init.from"
-    for name, callback in components.node("callbacks").items():
-        observes = isinstance(callback, Checkpoint) or "*" in getattr(callback, "incidental", ())
-        if isinstance(callback, RunCallback) and not observes:
-            yield f"callbacks.{name} is for the loop of a run; leave it out and give the Trainer a Lightning callback"
-
-
-# The module.
-
-
-class ScheduleRates(LRScheduler):
-    """A learner's schedule as a scheduler of torch: the learning rates of the step to come, from its number alone."""
-
-    def __init__(self, optimizer: Any, learner: Learner) -> None:
-        self._learner = learner
-        super().__init__(optimizer)
-
-    def step(self, epoch: int | None = None) -> None:
-        """Go on to the next step."""
-        self.last_epoch += 1
-        self.apply()
-
-    def apply(self) -> None:
-        """Set the rates of the step to come; after the last step they stay."""
-        self._learner.set_rates(self.last_epoch, self.optimizer)
-
-    def get_last_lr(self) -> list[float | Tensor]:
-        """Return the rate of each group."""
-        return [group["lr"] for group in self.optimizer.param_groups]
-
-    def state_dict(self) -> StateDict:
-        """Return the number of the step to come; the rest follows from the config."""
-        return {"last_epoch": self.last_epoch}
-
-
-def steps_of(trainer: pl.Trainer) -> int:
-    """The steps of a fit. Raises UserError where it has no end.
-
-    `Trainer.estimated_stepping_batches` would make the loader, and Lightning would not restore its state then.
-    """
-    if isinstance(data := getattr(trainer, "datamodule", None), TrainerData):
-        batches, limit = len(data.train_dataloader()), trainer.limit_train_batches
-        batches = int(batches * limit) if isinstance(limit, float) else min(batches, limit or batches)
-        epoch = -(-batches // trainer.accumulate_grad_batches)
-        ends = [trainer.max_steps, -1 if trainer.max_epochs is None else trainer.max_epochs * epoch]
-        total: float = min((end for end in ends if end >= 0), default=math.inf)
-    else:
-        total = trainer.estimated_stepping_batches
-    if total == math.inf:
-        raise UserError("a schedule needs the number of steps; give the Trainer max_steps or max_epochs")
-    return int(total)
-
-
-class Predicted(NamedTuple):
-    """The result of `predict_step` for a batch.
-
-    sample: (B,) int64, the indices in the test split; -1 for dummies at the end of some of several processes
-    output: of the model, as `Objective.loss` takes it
-    """
-
-    sample: Tensor
-    output: Any
-
 
 class TrainerModule(Learner):
     """A model, its objective, optimizer and schedule as a complete LightningModule.
@@ -378,6 +290,89 @@ class TrainerModule(Learner):
         model = components.model(seed_of(components))
         load_weights(model, content, path)
         return cls(components, model.eval())
+
+
+def unserved(components: Components) -> Iterator[str]:
+    """Yield the options of a config that change a run and would change nothing here, one sentence each."""
+    plan: TrainerPlan = components.node("trainer")
+    if plan.strategy in ("fsdp", "context"):
+        yield f"trainer.strategy={plan.strategy} is a strategy of runs; leave it out and give the Trainer a strategy"
+    if plan.attention != "auto":
+        yield f"trainer.attention={plan.attention} is set for the process of a run; use torch.nn.attention.sdpa_kernel"
+    if components.data.spec.mixed:
+        yield "data=mixture says what each step of a run takes, by the number of the step; train with `blockyard train`"
+    if plan.profile:
+        yield "trainer.profile=true writes into the folder of a run; give the Trainer profiler='simple'"
+    if plan.threads != "auto":
+        yield f"trainer.threads={plan.threads} is set for the process of a run; use torch.set_num_threads"
+    if plan.require_flash:
+        yield "trainer.require_flash=true is checked by the loop of a run; leave it out"
+    for name in ("extrapolate", "loops", "write", "inspect"):
+        if getattr(plan, name):
+            yield f"trainer.{name} is evaluated at the end of a run; leave it out"
+    for name in ("first_batch", "first_context"):
+        if getattr(plan, name) is not None:
+            yield f"trainer.{name} is for the batches of a run, by the number of the step; leave it out"
+    if components.init is not None and components.init.parent is not None:
+        yield "init.parent continues a run, which `blockyard train resume=RUN` does; use init.from"
+    for name, callback in components.node("callbacks").items():
+        observes = isinstance(callback, Checkpoint) or "*" in getattr(callback, "incidental", ())
+        if isinstance(callback, RunCallback) and not observes:
+            yield f"callbacks.{name} is for the loop of a run; leave it out and give the Trainer a Lightning callback"
+
+
+class ScheduleRates(LRScheduler):
+    """A learner's schedule as a scheduler of torch: the learning rates of the step to come, from its number alone."""
+
+    def __init__(self, optimizer: Any, learner: Learner) -> None:
+        self._learner = learner
+        super().__init__(optimizer)
+
+    def step(self, epoch: int | None = None) -> None:
+        """Go on to the next step."""
+        self.last_epoch += 1
+        self.apply()
+
+    def apply(self) -> None:
+        """Set the rates of the step to come; after the last step they stay."""
+        self._learner.set_rates(self.last_epoch, self.optimizer)
+
+    def get_last_lr(self) -> list[float | Tensor]:
+        """Return the rate of each group."""
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def state_dict(self) -> StateDict:
+        """Return the number of the step to come; the rest follows from the config."""
+        return {"last_epoch": self.last_epoch}
+
+
+def steps_of(trainer: pl.Trainer) -> int:
+    """The steps of a fit. Raises UserError where it has no end.
+
+    `Trainer.estimated_stepping_batches` would make the loader, and Lightning would not restore its state then.
+    """
+    if isinstance(data := getattr(trainer, "datamodule", None), TrainerData):
+        batches, limit = len(data.train_dataloader()), trainer.limit_train_batches
+        batches = int(batches * limit) if isinstance(limit, float) else min(batches, limit or batches)
+        epoch = -(-batches // trainer.accumulate_grad_batches)
+        ends = [trainer.max_steps, -1 if trainer.max_epochs is None else trainer.max_epochs * epoch]
+        total: float = min((end for end in ends if end >= 0), default=math.inf)
+    else:
+        total = trainer.estimated_stepping_batches
+    if total == math.inf:
+        raise UserError("a schedule needs the number of steps; give the Trainer max_steps or max_epochs")
+    return int(total)
+
+
+class Predicted(NamedTuple):
+    """The result of `predict_step` for a batch.
+
+    sample: (B,) int64, the indices in the test split; -1 for dummies at the end of some of several processes
+    output: of the model, as `Objective.loss` takes it
+    """
+
+    sample: Tensor
+    output: Any
 
 
 def checked_components(config: Node, allow: tuple[str, ...] | list[str], path: Path) -> Components:

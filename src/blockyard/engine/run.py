@@ -138,9 +138,6 @@ def _prepared_process(folder: RunFolder) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-# How the main process ends a run, whatever ended it.
-
-
 @dataclass
 class Attempt:
     """One try at training a run: the parts of it that exist when it ends, at whatever point.

@@ -15,6 +15,9 @@ from blockyard.engine.trainer import TrainerPlan
 from blockyard.runs.folder import RunFolder
 from blockyard.weights.teacher import Teacher, load_teacher
 
+# On 2 cores a second thread costs 19 to 23 % below 0.04 GFLOPs, and saves 11 % at 0.3 and 26 % at 0.6.
+FLOPS_PER_THREAD = 0.3e9
+
 
 class PrecisionRecord(TypedDict):
     """The precision of a run as run.json has it. asked: the option; why: where it is "auto"."""
@@ -86,17 +89,6 @@ def _threads(run: RunSetup, data: DataSetup, model: nn.Module, teacher: Teacher 
     return {"asked": "auto", **thread_count(own, processes=options.devices)}
 
 
-# How many CPU threads a run takes.
-# A small model gains nothing from a second thread, because threads wait for each other at every operation. So
-# `trainer.threads=auto` counts the FLOPs of a batch in one process and takes one thread, plus one for every
-# `FLOPS_PER_THREAD` of them, up to what torch has. The count is a property of the config: the answer does not depend
-# on how busy the machine is. `benchmarks/threads.py` prints the measurements behind the number.
-
-
-# On 2 cores a second thread costs 19 to 23 % below 0.04 GFLOPs, and saves 11 % at 0.3 and 26 % at 0.6.
-FLOPS_PER_THREAD = 0.3e9
-
-
 class ThreadCount(TypedDict):
     """A number of CPU threads, and the reason."""
 
@@ -105,7 +97,12 @@ class ThreadCount(TypedDict):
 
 
 def thread_count(flops: int, *, processes: int = 1) -> ThreadCount:
-    """CPU threads for a training batch of `flops` FLOPs, and the reason, as they are recorded in the run.
+    """Return the CPU threads for a training batch of `flops` FLOPs, and the reason, as they are recorded in the run.
+
+    A small model gains nothing from a second thread, because threads wait for each other at every operation. So
+    `trainer.threads=auto` counts the FLOPs of a batch in one process and takes one thread, plus one for every
+    `FLOPS_PER_THREAD` of them. The count is a property of the config, however busy the machine is.
+    `benchmarks/threads.py` prints the measurements behind the number.
 
     torch's own number (the cores this process may use), divided among `processes`, is the upper limit.
     OMP_NUM_THREADS overrules the rule.

@@ -35,152 +35,12 @@ from blockyard.ops.shaping import FORGETS
 from blockyard.position.xpos import XPos
 from blockyard.schedule._warmup import Length, check_length, to_steps
 
-
-def _kernel_problems(model: nn.Module, kernel: Kernel) -> Iterator[str]:
-    """Yield why a kernel that was chosen by name cannot compute the scores of a mixer, as it would refuse them."""
-    kinds = {getattr(module, "shapes_scores", None) for module in model.modules()}
-    for shaped in sorted(filter(None, kinds)):
-        if kernel == "sdpa" or (kernel == "online" and shaped == FORGETS):
-            yield (
-                f"trainer.attention={kernel} cannot serve: {shaped}, between the products and the softmax; use "
-                "trainer.attention=auto"
-            )
-
-
-_LARGEST_HALF = 8.0  # keys of usual sizes times e^8 are below 65,504, the largest number of float16
-
-
-def _too_large(scheme: XPos) -> str | None:
-    """Why keys that a scheme scales are too large for float16, or None."""
-    largest = scheme.largest(1)
-    if largest <= _LARGEST_HALF:
-        return None
-    span = math.ceil(scheme.span * largest / _LARGEST_HALF)
-    return (
-        f"trainer.precision=16-mixed holds numbers up to 65,504, and position=xpos makes keys e^{largest:.0f} times "
-        f"larger; use position.span={span} or more, or trainer.precision=bf16-mixed"
-    )
-
-
-# What cannot work between the options of a trainer and the data, objective and model that it is to train.
-
-
-def check_options(plan: TrainerPlan) -> None:
-    """Raise ValueError for options of a trainer that do not work together."""
-    if plan.max_steps is None and plan.max_epochs is None:
-        raise ValueError("trainer.max_steps and trainer.max_epochs are both null; give one, such as max_epochs=30")
-    if plan.precision == "16-mixed" and plan.accelerator == "cpu":
-        raise ValueError("trainer.precision=16-mixed needs a GPU; on a CPU use 32, bf16-mixed or auto")
-    if plan.precision == "16-mixed" and plan.strategy == "fsdp":
-        raise ValueError("trainer.precision=16-mixed does not work with trainer.strategy=fsdp; use bf16-mixed")
-    if plan.attention == "online" and (plan.compile or plan.strategy == "fsdp"):
-        other = "compile=true" if plan.compile else "strategy=fsdp"
-        raise ValueError(
-            f"trainer.attention=online does not work with trainer.{other}: its backward pass is not compiled and "
-            "reads the weights of position biases whole; leave one of them out"
-        )
-    for name in ("batch", "context"):
-        start, warmup = getattr(plan, f"first_{name}"), getattr(plan, f"{name}_warmup")
-        check_length(f"trainer.{name}_warmup", warmup)
-        if (start is not None) != (warmup > 0):
-            lacks = f"{name}_warmup=0.2" if warmup == 0 else f"first_{name}"
-            has = f"first_{name}={start}" if warmup == 0 else f"{name}_warmup={warmup}"
-            raise ValueError(f"trainer.{has} says nothing alone; set trainer.{lacks} too")
-    if plan.strategy == "context":
-        problem = context_parallel.plan_problem(
-            plan.devices * plan.num_nodes, plan.attention, plan.compile, plan.precision
-        )
-        if problem:
-            raise ValueError(problem)
-    if plan.extra:
-        issues = refused_flags(plan.extra, profile=plan.profile)
-        if issues:
-            raise ValueError("; ".join(issues))
-
-
-def growth_problems(plan: TrainerPlan, data: DataModule, objective: Objective, shards: int) -> Iterator[str]:
-    """Yield why batches, or texts, cannot be smaller in the first steps."""
-    if plan.first_batch is not None:
-        start = f"trainer.first_batch={plan.first_batch}"
-        if plan.group:
-            yield f"{start} would take the shortest samples, which trainer.group={plan.group} puts first; use group=0"
-        if data.batch_size % plan.first_batch or plan.first_batch % shards:
-            parts = f" that is a multiple of {shards}, processes times micro-batches" if shards > 1 else ""
-            yield f"{start}: batches grow in multiples of it; use a divisor of data.batch_size={data.batch_size}{parts}"
-    if plan.first_context is not None:
-        start = f"trainer.first_context={plan.first_context}"
-        if data.spec.modality != "text" or not data.spec.resizable or objective.takes != "token":
-            yield f"{start} cuts windows of running text with a target for each token; use it with data.sample=window"
-        elif data.spec.shape[0] % plan.first_context:
-            yield (
-                f"{start}: texts grow in multiples of it to {data.spec.shape[0]} tokens; use a divisor of "
-                f"{data.spec.shape[0]}"
-            )
-        if plan.context:
-            yield f"{CONTEXT} cuts every sequence among processes, and {start} makes it shorter; use one of both"
-
-
-def trainer_problems(plan: TrainerPlan, data: DataModule, objective: Objective, model: Architecture) -> list[str]:
-    """Return the problems of these parts together, one sentence each; known before anything is read."""
-    issues = []
-    readers = 1 if plan.context else plan.world
-    shards = plan.accumulate * readers
-    if data.batch_size % shards:
-        issues.append(
-            f"data.batch_size={data.batch_size} does not divide into {readers} processes times "
-            f"trainer.accumulate={plan.accumulate} micro-batches; use a multiple of {shards}"
-        )
-    if data.eval_batch_size % plan.world:
-        issues.append(
-            f"data.eval_batch_size={data.eval_batch_size} does not divide among {plan.world} processes; "
-            f"use a multiple of {plan.world}"
-        )
-    ahead = getattr(objective, "ahead", 1)
-    if plan.context and ahead > 1:
-        cut = f"{CONTEXT} cuts sequences, and objective.ahead={ahead} reads later targets"
-        issues.append(f"{cut}; use objective.ahead=1")
-    if plan.checkpoint_blocks and not model.stacks:
-        issues.append("trainer.checkpoint_blocks=true: this model has no blocks; use false")
-    if plan.group and not data.spec.variable:
-        issues.append(
-            f"trainer.group={plan.group} sorts samples by length, and all samples of this data are of one length; "
-            "use trainer.group=0"
-        )
-    if data.spec.mixed and (plan.group or plan.sampling == "balanced"):
-        option = f"trainer.group={plan.group}" if plan.group else "trainer.sampling=balanced"
-        other = "trainer.group=0" if plan.group else "trainer.sampling=random"
-        issues.append(
-            f"{option} says which samples meet in a batch, and so does data=mixture by its weights; use {other}"
-        )
-    issues += growth_problems(plan, data, objective, shards)
-    if plan.sampling == "balanced" and data.spec.target != "class" and not data.spec.mixed:
-        issues.append("trainer.sampling=balanced needs a class for each sample, and this data has none; use random")
-    if plan.sampling == "balanced" and plan.group:
-        issues.append(
-            f"trainer.sampling=balanced and trainer.group={plan.group} both say which samples meet; use "
-            "trainer.group=0 or trainer.sampling=random"
-        )
-    if plan.extrapolate and not (data.spec.resizable and model.causal):
-        issues.append(
-            f"trainer.extrapolate={list(plan.extrapolate)} evaluates a decoder on longer sequences of running "
-            "text or of a generated task; use model=decoder and a text with data.sample=window, or "
-            "trainer.extrapolate=[]"
-        )
-    if plan.write and not writes_from_source(data.spec, objective):
-        issues.append(
-            "trainer.write=true is for runs that write a text, or codes, from a source, such as objective=translate "
-            "and objective=ctc; leave it out"
-        )
-    if plan.context:
-        issues += context_parallel.sequence_problems(data.spec, objective)
-    return issues
-
-
 Factor = Annotated[int, Ge(2), Le(1_024), Because("a thousand times the tokens are a million times the pairs")]
 
 
 Loops = Annotated[int, Ge(1), Le(1_024), Because("each is a pass through the blocks of the loop")]
 Seconds = Annotated[float, Gt(0), Le(7 * 24 * 3600)]  # a week; torch counts milliseconds in 32 bits
+_LARGEST_HALF = 8.0  # keys of usual sizes times e^8 are below 65,504, the largest number of float16
 
 
 class TrainerPlan:
@@ -365,3 +225,137 @@ class TrainerPlan:
             issues += [problem for each in model.modules() if isinstance(each, XPos) and (problem := _too_large(each))]
         problem = loops_problem(model) if self.loops else None
         return [*issues, f"trainer.loops={list(self.loops)}: {problem}"] if problem else issues
+
+
+def _kernel_problems(model: nn.Module, kernel: Kernel) -> Iterator[str]:
+    """Yield why a kernel that was chosen by name cannot compute the scores of a mixer, as it would refuse them."""
+    kinds = {getattr(module, "shapes_scores", None) for module in model.modules()}
+    for shaped in sorted(filter(None, kinds)):
+        if kernel == "sdpa" or (kernel == "online" and shaped == FORGETS):
+            yield (
+                f"trainer.attention={kernel} cannot serve: {shaped}, between the products and the softmax; use "
+                "trainer.attention=auto"
+            )
+
+
+def _too_large(scheme: XPos) -> str | None:
+    """Why keys that a scheme scales are too large for float16, or None."""
+    largest = scheme.largest(1)
+    if largest <= _LARGEST_HALF:
+        return None
+    span = math.ceil(scheme.span * largest / _LARGEST_HALF)
+    return (
+        f"trainer.precision=16-mixed holds numbers up to 65,504, and position=xpos makes keys e^{largest:.0f} times "
+        f"larger; use position.span={span} or more, or trainer.precision=bf16-mixed"
+    )
+
+
+def check_options(plan: TrainerPlan) -> None:
+    """Raise ValueError for options of a trainer that do not work together."""
+    if plan.max_steps is None and plan.max_epochs is None:
+        raise ValueError("trainer.max_steps and trainer.max_epochs are both null; give one, such as max_epochs=30")
+    if plan.precision == "16-mixed" and plan.accelerator == "cpu":
+        raise ValueError("trainer.precision=16-mixed needs a GPU; on a CPU use 32, bf16-mixed or auto")
+    if plan.precision == "16-mixed" and plan.strategy == "fsdp":
+        raise ValueError("trainer.precision=16-mixed does not work with trainer.strategy=fsdp; use bf16-mixed")
+    if plan.attention == "online" and (plan.compile or plan.strategy == "fsdp"):
+        other = "compile=true" if plan.compile else "strategy=fsdp"
+        raise ValueError(
+            f"trainer.attention=online does not work with trainer.{other}: its backward pass is not compiled and "
+            "reads the weights of position biases whole; leave one of them out"
+        )
+    for name in ("batch", "context"):
+        start, warmup = getattr(plan, f"first_{name}"), getattr(plan, f"{name}_warmup")
+        check_length(f"trainer.{name}_warmup", warmup)
+        if (start is not None) != (warmup > 0):
+            lacks = f"{name}_warmup=0.2" if warmup == 0 else f"first_{name}"
+            has = f"first_{name}={start}" if warmup == 0 else f"{name}_warmup={warmup}"
+            raise ValueError(f"trainer.{has} says nothing alone; set trainer.{lacks} too")
+    if plan.strategy == "context":
+        problem = context_parallel.plan_problem(
+            plan.devices * plan.num_nodes, plan.attention, plan.compile, plan.precision
+        )
+        if problem:
+            raise ValueError(problem)
+    if plan.extra:
+        issues = refused_flags(plan.extra, profile=plan.profile)
+        if issues:
+            raise ValueError("; ".join(issues))
+
+
+def growth_problems(plan: TrainerPlan, data: DataModule, objective: Objective, shards: int) -> Iterator[str]:
+    """Yield why batches, or texts, cannot be smaller in the first steps."""
+    if plan.first_batch is not None:
+        start = f"trainer.first_batch={plan.first_batch}"
+        if plan.group:
+            yield f"{start} would take the shortest samples, which trainer.group={plan.group} puts first; use group=0"
+        if data.batch_size % plan.first_batch or plan.first_batch % shards:
+            parts = f" that is a multiple of {shards}, processes times micro-batches" if shards > 1 else ""
+            yield f"{start}: batches grow in multiples of it; use a divisor of data.batch_size={data.batch_size}{parts}"
+    if plan.first_context is not None:
+        start = f"trainer.first_context={plan.first_context}"
+        if data.spec.modality != "text" or not data.spec.resizable or objective.takes != "token":
+            yield f"{start} cuts windows of running text with a target for each token; use it with data.sample=window"
+        elif data.spec.shape[0] % plan.first_context:
+            yield (
+                f"{start}: texts grow in multiples of it to {data.spec.shape[0]} tokens; use a divisor of "
+                f"{data.spec.shape[0]}"
+            )
+        if plan.context:
+            yield f"{CONTEXT} cuts every sequence among processes, and {start} makes it shorter; use one of both"
+
+
+def trainer_problems(plan: TrainerPlan, data: DataModule, objective: Objective, model: Architecture) -> list[str]:
+    """Return the problems of these parts together, one sentence each; known before anything is read."""
+    issues = []
+    readers = 1 if plan.context else plan.world
+    shards = plan.accumulate * readers
+    if data.batch_size % shards:
+        issues.append(
+            f"data.batch_size={data.batch_size} does not divide into {readers} processes times "
+            f"trainer.accumulate={plan.accumulate} micro-batches; use a multiple of {shards}"
+        )
+    if data.eval_batch_size % plan.world:
+        issues.append(
+            f"data.eval_batch_size={data.eval_batch_size} does not divide among {plan.world} processes; "
+            f"use a multiple of {plan.world}"
+        )
+    ahead = getattr(objective, "ahead", 1)
+    if plan.context and ahead > 1:
+        cut = f"{CONTEXT} cuts sequences, and objective.ahead={ahead} reads later targets"
+        issues.append(f"{cut}; use objective.ahead=1")
+    if plan.checkpoint_blocks and not model.stacks:
+        issues.append("trainer.checkpoint_blocks=true: this model has no blocks; use false")
+    if plan.group and not data.spec.variable:
+        issues.append(
+            f"trainer.group={plan.group} sorts samples by length, and all samples of this data are of one length; "
+            "use trainer.group=0"
+        )
+    if data.spec.mixed and (plan.group or plan.sampling == "balanced"):
+        option = f"trainer.group={plan.group}" if plan.group else "trainer.sampling=balanced"
+        other = "trainer.group=0" if plan.group else "trainer.sampling=random"
+        issues.append(
+            f"{option} says which samples meet in a batch, and so does data=mixture by its weights; use {other}"
+        )
+    issues += growth_problems(plan, data, objective, shards)
+    if plan.sampling == "balanced" and data.spec.target != "class" and not data.spec.mixed:
+        issues.append("trainer.sampling=balanced needs a class for each sample, and this data has none; use random")
+    if plan.sampling == "balanced" and plan.group:
+        issues.append(
+            f"trainer.sampling=balanced and trainer.group={plan.group} both say which samples meet; use "
+            "trainer.group=0 or trainer.sampling=random"
+        )
+    if plan.extrapolate and not (data.spec.resizable and model.causal):
+        issues.append(
+            f"trainer.extrapolate={list(plan.extrapolate)} evaluates a decoder on longer sequences of running "
+            "text or of a generated task; use model=decoder and a text with data.sample=window, or "
+            "trainer.extrapolate=[]"
+        )
+    if plan.write and not writes_from_source(data.spec, objective):
+        issues.append(
+            "trainer.write=true is for runs that write a text, or codes, from a source, such as objective=translate "
+            "and objective=ctc; leave it out"
+        )
+    if plan.context:
+        issues += context_parallel.sequence_problems(data.spec, objective)
+    return issues

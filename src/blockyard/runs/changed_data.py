@@ -80,17 +80,16 @@ def _paths(text: str) -> Iterator[str]:
         return
     for path in paths:
         yield path
+        # A folder may hold millions of files, and nobody waits for the times of all of them.
         inside = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
         yield from islice(inside, MOST)
 
 
-# Resume a run whose data files lie elsewhere now: their content must be that of the run.
-#
-# The path of the data stays in the frozen config, and so the identity; only this process reads the other path.
-
-
 def pop_moved(folder: RunFolder, overrides: dict[str, Any]) -> dict[str, Any]:
     """Remove the paths of data from `overrides` that differ from the run's, and return them by option.
+
+    A run may be resumed with its data files in another place, if their content is the same. The path of the data stays
+    in the frozen config, and so the identity; only this process reads the other path.
 
     Raises UserError where nothing tells whether the data are the same, and where other processes read the old path.
     """

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 # The config of a run, checked before anything that it names is imported.
 
+WHICH = {"best": BEST, "last": LAST, "previous": PREVIOUS}
+log = logging.getLogger("blockyard")
+
 
 def check_allowed(folder: RunFolder, allow: tuple[str, ...] | list[str] = ()) -> None:
     """Raise UserError if the run uses packages that are not in `allow`. Imports nothing."""
@@ -81,11 +84,6 @@ def _missing_data(config: Node) -> str | None:
     with contextlib.suppress(ValueError, TypeError, KeyError, OSError, RuntimeError):
         return Components(config).data.missing()
     return None
-
-
-log = logging.getLogger("blockyard")
-
-WHICH = {"best": BEST, "last": LAST, "previous": PREVIOUS}
 
 
 @dataclass(frozen=True)

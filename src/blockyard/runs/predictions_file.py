@@ -30,6 +30,11 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "tokens": ("sample", "document", "count", "loss"),
 }
 _MATRICES = {"top", "probability", "prediction"}
+# What numpy and zipfile raise for a damaged, encrypted or deeply nested file, besides OSError and ValueError.
+_UNREADABLE = (
+    *(KeyError, TypeError, AttributeError, EOFError, OverflowError, MemoryError, SyntaxError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError),
+)
 
 
 @dataclass(frozen=True)
@@ -60,13 +65,6 @@ class SamplePredictions:
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.arrays[name]
-
-
-# What numpy and zipfile raise for a damaged, encrypted or deeply nested file, besides OSError and ValueError.
-_UNREADABLE = (
-    *(KeyError, TypeError, AttributeError, EOFError, OverflowError, MemoryError, SyntaxError, RuntimeError),
-    *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError),
-)
 
 
 def write_predictions(path: Path, predictions: SamplePredictions) -> None:

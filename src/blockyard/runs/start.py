@@ -28,32 +28,9 @@ from blockyard.runs.redact import redact, remember
 from blockyard.runs.status import FILE as STATUS
 from blockyard.runs.status import Status, now, read_status, write_status
 
-# The processes of a run besides the first: they wait for the folder that rank 0 creates or resumes.
-
 _RANK_TIMEOUT = 60.0  # seconds, or trainer.timeout where that is longer
-
-
-def join_run(path: Path, config: Node) -> RunFolder:
-    """Wait for the run that rank 0 creates or resumes; writes nothing.
-
-    Under torchrun or srun every rank runs the whole command. Raises AlreadyDoneError as rank 0 does, UserError if
-    rank 0 does not start in time.
-    """
-    trainer = config.get("trainer")
-    seconds = max(_RANK_TIMEOUT, float((trainer if isinstance(trainer, dict) else {}).get("timeout") or 0))
-    deadline = time.monotonic() + seconds
-    while not ((path / CONFIG).is_file() and held(path) and read_status(path).state == "running"):
-        if not config.get("force") and (path / CONFIG).is_file() and read_status(path).finished:
-            raise AlreadyDoneError(RunFolder(path, config))
-        if time.monotonic() > deadline:
-            raise UserError(f"rank 0 did not start {path} within {seconds:.0f} s")
-        time.sleep(0.1)
-    return RunFolder(path, config)
-
-
-log = logging.getLogger("blockyard")
-
 _IDLE = 60.0  # seconds after which nobody writes to a temporary file any more
+log = logging.getLogger("blockyard")
 
 
 def create_run(
@@ -99,6 +76,24 @@ def create_run(
         lock.release()
         raise
     return run
+
+
+def join_run(path: Path, config: Node) -> RunFolder:
+    """Wait for the run that rank 0 creates or resumes; writes nothing.
+
+    Under torchrun or srun every rank runs the whole command. Raises AlreadyDoneError as rank 0 does, UserError if
+    rank 0 does not start in time.
+    """
+    trainer = config.get("trainer")
+    seconds = max(_RANK_TIMEOUT, float((trainer if isinstance(trainer, dict) else {}).get("timeout") or 0))
+    deadline = time.monotonic() + seconds
+    while not ((path / CONFIG).is_file() and held(path) and read_status(path).state == "running"):
+        if not config.get("force") and (path / CONFIG).is_file() and read_status(path).finished:
+            raise AlreadyDoneError(RunFolder(path, config))
+        if time.monotonic() > deadline:
+            raise UserError(f"rank 0 did not start {path} within {seconds:.0f} s")
+        time.sleep(0.1)
+    return RunFolder(path, config)
 
 
 def discard(run: RunFolder) -> None:

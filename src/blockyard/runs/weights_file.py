@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_SYSTEM_ERROR = re.compile(r"\(os error (\d{1,6})\)")
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -70,17 +72,12 @@ def write_weights(path: Path, weights: Mapping[str, Tensor], facts: Mapping[str,
             raise OSError(code, os.strerror(code), str(path)) from error
 
 
-_SYSTEM_ERROR = re.compile(r"\(os error (\d{1,6})\)")
-
-
-# Files of other projects: one, or the shards of a folder, which an index file lists as Hugging Face writes them.
-# Reference: https://huggingface.co/docs/safetensors
-
-INDEX = "model.safetensors.index.json"
-
-
 def files_of_folder(folder: Path) -> list[Path]:
-    """Return the safetensors files of a folder: the ones in its index, or all. Raises UserError for a bad index."""
+    """Return the safetensors files of a folder: the ones in its index, or all. Raises UserError for a bad index.
+
+    An index lists the shards of a folder, as Hugging Face writes them.
+    Reference: https://huggingface.co/docs/safetensors
+    """
     index = folder / INDEX
     if not index.is_file():
         return sorted(folder.glob("*.safetensors"))

@@ -21,6 +21,8 @@ from pathlib import Path
 from blockyard.errors import UserError
 
 _INTERVAL = 0.5  # seconds
+_PER_WORKER = 6  # open files: pipes and semaphores of its queues, and the batch in transfer
+_SPARE = 24  # checkpoints, the metrics, a connection of the logger
 
 
 class StoppedWorkers(threading.Thread):
@@ -62,10 +64,6 @@ def _is_stopped(pid: int) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[:1] == ["T"]
-
-
-_PER_WORKER = 6  # pipes and semaphores of its queues, and the batch in transfer
-_SPARE = 24  # checkpoints, the metrics, a connection of the logger
 
 
 def check_open_files(workers: int) -> None:

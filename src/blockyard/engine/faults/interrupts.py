@@ -24,6 +24,7 @@ PAUSED = 79  # exit code of a paused run; beyond those that sysexits.h names
 # another: both stay as they are.
 _UNLESS_TAKEN = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 STOPPING = (*CODES, *_UNLESS_TAKEN)
+GRACE = 5  # seconds that a worker goes on after SIGTERM, and that it is waited for; sent to it alone, it ends it
 
 
 class Interrupted(BaseException):
@@ -188,23 +189,18 @@ class Interrupts:
         self._start_clock()
 
 
-# Signals in the processes that load data.
-#
-# A terminal and most schedulers signal every process of a run. A worker that ended at once would take the batches with
-# it that the main process needs to finish its step, and the run would fail instead of being interrupted.
-
-GRACE = 5  # seconds that a worker goes on after SIGTERM, and that it is waited for; sent to it alone, it ends it
-
-
 def leave_signals_to_main(_worker: int) -> None:
     """In a worker: ignore the signals that stop a run, end some seconds after SIGTERM, and with the main process.
+
+    A terminal and most schedulers signal every process of a run. A worker that ended at once would take the batches
+    with it that the main process needs to finish its step, and the run would fail instead of being interrupted.
 
     torch's own look at the parent does not notice one that died before the worker began to look.
     """
     main = multiprocessing.parent_process()
     end_with_parent(None if main is None else main.pid)
-    for each in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(each, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, _end)
     signal.signal(signal.SIGTERM, _end_soon)
 

@@ -41,6 +41,10 @@ _GRACE_SECONDS = 1.0  # for a logger that was abandoned
 _WAITING = 10_000  # rows queued for a logger that is slow to start
 BINS = 64  # of a histogram of gradients
 _Call = Callable[[RunLogger], None]
+# package -> the logger of which no failure has been told yet; empty once one has. A writer that fails in a thread of
+# its own often fails in the logger's thread at the same moment.
+_WATCHED: dict[str, str] = {}
+_TURN = threading.Lock()
 
 
 class RunLog:
@@ -232,12 +236,6 @@ class Feed:
                 log.warning("%s failed to %s (%s, after %.1f s); the run continues", self._name, what, reason, seconds)
             return False
         return True
-
-
-# package -> the logger of which no failure has been told yet; empty once one has. A writer that fails in a thread of
-# its own often fails in the logger's thread at the same moment.
-_WATCHED: dict[str, str] = {}
-_TURN = threading.Lock()
 
 
 def _take_turn(package: str) -> str | None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _IMPORTED = time.time()
 _PR_SET_PDEATHSIG = 1
+_STATUS = Path("/proc/self/status")
 
 
 def process_start() -> float:
@@ -40,9 +41,6 @@ def end_with_parent(parent: int | None = None) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-_STATUS = Path("/proc/self/status")
 
 
 class PeakMemory(TypedDict):
