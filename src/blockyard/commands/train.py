@@ -34,7 +34,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from blockyard.commands._args import Args, Parser
-from blockyard.config import user_folders
 from blockyard.config.choices import catalog
 from blockyard.config.override_grammar import parse_value
 from blockyard.config.tree import Node
@@ -174,7 +173,7 @@ def train_longer(name: str, args: Args) -> int:
 def show(args: TrainArgs) -> int:
     """Print the config of a run (`--cfg job`), Hydra's own (`hydra`) or both (`all`), or what Hydra read (`--info`)."""
     from blockyard.config.compose import compose
-    from blockyard.config.hydra_config import as_hydra_names_it
+    from blockyard.config.hydra_sources import as_hydra_names_it, searchpath
     from blockyard.config.overrides import sort_overrides
     from blockyard.config.presets import expand
 
@@ -184,7 +183,7 @@ def show(args: TrainArgs) -> int:
     groups, replaced = expand(sort_overrides(args.overrides, composed.folders, []).groups, composed.folders)
     if replaced and args.info is not None:
         sys.stderr.write(f"this shows the preset's options of {', '.join(replaced)}, which a run leaves out\n")
-    choices = [*map(as_hydra_names_it, groups), *user_folders.searchpath(composed.folders)]
+    choices = [*map(as_hydra_names_it, groups), *searchpath(composed.folders)]
     _print(args, choices, composed.config)
     return 0
 

@@ -18,8 +18,8 @@ import torch
 
 from blockyard.atomic_files import read_member, replacing
 from blockyard.config import lightning, tree
+from blockyard.config.defaults import default_node
 from blockyard.config.instantiate import instantiate
-from blockyard.config.placed_nodes import default_node
 from blockyard.config.tree import Node
 from blockyard.config.untrusted.targets import allow_of, locate
 from blockyard.errors import UserError, quoted

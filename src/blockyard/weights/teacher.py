@@ -25,10 +25,7 @@ from blockyard.contracts import DataSpec, Inputs, Tokenizer
 from blockyard.errors import UserError, first_line
 from blockyard.runs.identity import semantic
 from blockyard.runs.load import components_of, load
-from blockyard.weights.convert.importing import architecture, composed_run, context_of, converted
-from blockyard.weights.convert.source import CONFIG as LIBRARY_CONFIG
-from blockyard.weights.convert.source import read_source
-from blockyard.weights.sources import TOKENIZERS, Source, facts, find_source, outline
+from blockyard.weights.sources import LIBRARY_CONFIG, TOKENIZERS, Source, facts, find_source, library, outline
 from blockyard.weights.transfer import Transfer, compare
 from blockyard.weights.transfer import load as put
 
@@ -63,19 +60,43 @@ class Teacher:
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
         return {"from": self.name, "sha256": self.sha256, "parameters": parameters, "notes": list(self.notes)}
 
+    @staticmethod
+    def resolved(node: Node, outputs: str) -> Node:
+        """The node of an objective with the path of its teacher and its hash, as a run's config keeps it.
 
-def resolved(node: Node, outputs: str) -> Node:
-    """The node of an objective with the path of its teacher and its hash, as a run's config keeps it.
+        Raises UserError where the teacher cannot be read, or is not the one that `teacher_sha256` names.
+        """
+        name = node.get("teacher")
+        if name is None:
+            return node
+        source = _find(str(name), outputs)
+        actual = fingerprint(source)
+        _check_hash(str(name), node.get("teacher_sha256"), actual)
+        return node | {"teacher": source.library or str(source.path), "teacher_sha256": actual}
 
-    Raises UserError where the teacher cannot be read, or is not the one that `teacher_sha256` names.
-    """
-    name = node.get("teacher")
-    if name is None:
-        return node
-    source = _find(str(name), outputs)
-    actual = fingerprint(source)
-    _check_hash(str(name), node.get("teacher_sha256"), actual)
-    return node | {"teacher": source.library or str(source.path), "teacher_sha256": actual}
+    @staticmethod
+    def issues(components: Components) -> Iterator[str]:
+        """Yield why a model cannot learn from its teacher, a sentence each. Computes nothing.
+
+        Where there is no reason, the tokenizers of the components know the token ids of the teacher.
+        """
+        distillation = components.objective.distillation
+        assert distillation is not None
+        if components.node("trainer").context:
+            yield "the teacher reads whole sequences, and trainer.strategy=context cuts them; use ddp or one device"
+            return
+        try:
+            source = _source(components)
+            teacher = _components(source, components)
+            different = list(_task_problems(components, teacher))
+            if not different:
+                prepare_tokenizers(components)
+                different = list(_size_problems(components, teacher))
+            yield from different
+            if not different and source.run is None:
+                yield from _library_problems(source, teacher)
+        except UserError as error:
+            yield str(error).removeprefix(f"{KEY}: ").removeprefix(f"{KEY}=")
 
 
 def fingerprint(source: Source) -> str:
@@ -93,30 +114,6 @@ def fingerprint(source: Source) -> str:
         return hashlib.sha256(f"{what} {outline(source).sha256}".encode()).hexdigest()
     except UserError as error:
         raise _about_teacher(error) from error
-
-
-def issues(components: Components) -> Iterator[str]:
-    """Yield why a model cannot learn from its teacher, a sentence each. Computes nothing.
-
-    Where there is no reason, the tokenizers of the components know the token ids of the teacher.
-    """
-    distillation = components.objective.distillation
-    assert distillation is not None
-    if components.node("trainer").context:
-        yield "the teacher reads whole sequences, and trainer.strategy=context cuts them; use ddp or one device"
-        return
-    try:
-        source = _source(components)
-        teacher = _components(source, components)
-        different = list(_task_problems(components, teacher))
-        if not different:
-            prepare_tokenizers(components)
-            different = list(_size_problems(components, teacher))
-        yield from different
-        if not different and source.run is None:
-            yield from _library_problems(source, teacher)
-    except UserError as error:
-        yield str(error).removeprefix(f"{KEY}: ").removeprefix(f"{KEY}=")
 
 
 def prepare_tokenizers(components: Components) -> None:
@@ -295,12 +292,9 @@ def _components(source: Source, components: Components) -> Components:
     """The teacher's components; those of a library's model with the data and the objective of the run."""
     if source.run is not None:
         return components_of(source.run, allow_of(components.config))
+    assert source.library is not None
     try:
-        read = read_source(source.path)
-        if read.partly:
-            raise UserError(f"{read.name} is only a part of a model here, because {read.partly}")
-        composition = composed_run(read, ()) if read.foreign.vocabulary is not None else None
-        config = composition.config if composition else architecture(read.converter.preset, read.foreign)
+        config = library(source.library).config(source.path)
     except UserError as error:
         raise UserError(f"{KEY}={source}: {error}") from error
     config = config | {
@@ -314,9 +308,8 @@ def _components(source: Source, components: Components) -> Components:
 
 def _of_library(source: Source, teacher: Components) -> nn.Module:
     """A library's model with its weights, for inputs of the run's sizes. Raises UserError where they do not fit."""
-    read = read_source(source.path)
-    whole = Components(architecture(read.converter.preset, read.foreign))
-    weights = converted(read, whole, context_of(whole, read.foreign))[0]
+    assert source.library is not None
+    weights = library(source.library).weights(source.path)
     for text in _library_problems(source, teacher):
         raise UserError(f"{KEY}={source}: {text}")
     model = teacher.model(0)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from blockyard.config.build import LATE, Components
 from blockyard.config.placed_nodes import placed_nodes
-from blockyard.config.untrusted.targets import TRUSTED_PACKAGES, allow_of
+from blockyard.config.untrusted.targets import TRUSTED_PACKAGES
 from blockyard.contracts import Batch, HasLengths, Split
 from blockyard.data.splits.order import take
 from blockyard.errors import UserError, fold
@@ -101,7 +101,7 @@ def _short_and_long(split: Split) -> Tensor | None:
 def _foreign(components: Components) -> list[str]:
     """Return the targets in the model that are not of the project or of the libraries it trusts."""
     targets: dict[str, None] = {}  # each once, in order
-    for node in placed_nodes(components.config, allow_of(components.config)):
+    for node in placed_nodes(components.config):
         package = node.target.partition(".")[0]
         if node.key.partition(".")[0] in LATE and package not in TRUSTED_PACKAGES:
             targets[node.target] = None

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blockyard.config import layer_kinds
-from blockyard.config.compose import LEFT_OUT, Composed
+from blockyard.config.compose import Composed
+from blockyard.config.defaults import LEFT_OUT
 from blockyard.config.tree import Node, is_node
 from blockyard.contracts import Issue
 from blockyard.sweep.cells import Setting, Variant
