@@ -82,7 +82,7 @@ def flops_per_sample(
             if auxiliary is not None:
                 loss = loss + auxiliary
             loss.backward()
-    model.zero_grad(set_to_none=True)
+    model.zero_grad(set_to_none=True)  # the first step of the run begins without gradients
     step_flops = step.get_total_flops()
     counts = {"forward": forward.get_total_flops() // len(batch), "training": step_flops // len(batch)}
     if teacher is None:

@@ -180,6 +180,8 @@ def lightning_trainer(
     epochs: -1, or the number of epochs if Lightning callbacks need it
     logger: for the values of Lightning callbacks, or None
     """
+    # `LoopCallback` logs, evaluates, saves and shows progress. The loader knows the share of each process, so that no
+    # sampler is wrapped, and `Interrupts` and the random streams take the place of Lightning's.
     return pl.Trainer(
         accelerator="gpu" if device_type == "cuda" else "cpu",
         devices=plan.devices,

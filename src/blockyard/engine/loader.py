@@ -218,6 +218,7 @@ class TrainingLoader(DataLoader[Batch]):
                 "for example by raising StopIteration"
             )
         self._started = True
+        # Workers start here, and are watched: torch itself waits without a limit for one that is stopped.
         iterator = super()._get_iterator()
         self._workers = getattr(iterator, "_workers", ())
         if self._workers:
@@ -295,6 +296,8 @@ def training_loader(
     timeout: seconds that the training process waits for a batch of its workers
     interrupts: of the run, or None; after a signal, workers that do not answer are not waited for
     """
+    # The dataset gives whole batches, so torch neither samples nor collates. Memory is pinned for copies to a GPU
+    # beside the computation.
     loader = TrainingLoader(
         dataset,
         batch_size=None,

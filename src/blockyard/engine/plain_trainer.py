@@ -83,20 +83,26 @@ class TrainerModule(Learner):
         """Return the arguments that make a `pytorch_lightning.Trainer` train as long and as exactly as a run."""
         plan = self.plan
         device = plan.device_type()
-        precision = ("bf16-mixed" if device == "cuda" else "32-true") if plan.precision == "auto" else plan.precision
-        every = {"val_check_interval": (plan.eval_every or 1) * plan.accumulate, "check_val_every_n_epoch": None}
+        on_gpu = device == "cuda"
+        precision = str(plan.precision)
+        if precision == "auto":
+            precision = "bf16-mixed" if on_gpu else "32"
+        validation: dict[str, Any] = {}
+        if plan.eval_every:
+            # Lightning counts batches, and a run steps; without the second option it starts anew in each epoch.
+            validation = {"val_check_interval": plan.eval_every * plan.accumulate, "check_val_every_n_epoch": None}
         return {
-            "accelerator": "gpu" if device == "cuda" else "cpu",
+            "accelerator": "gpu" if on_gpu else "cpu",
             "devices": plan.devices,
             "num_nodes": plan.num_nodes,
             "strategy": plan.strategy,
-            "precision": "32-true" if precision == 32 else precision,
+            "precision": "32-true" if precision == "32" else precision,
             "max_steps": -1 if plan.max_steps is None else plan.max_steps,
             "max_epochs": -1 if plan.max_epochs is None else plan.max_epochs,
             "accumulate_grad_batches": plan.accumulate,
             "log_every_n_steps": plan.log_every,
             "deterministic": plan.deterministic,
-            **(every if plan.eval_every else {}),
+            **validation,
             **plan.extra,
         }
 
@@ -110,6 +116,7 @@ class TrainerModule(Learner):
         if stage == "fit" and self.teacher is None:  # of a module from a checkpoint, which has no teacher
             self.teacher = load_teacher(self.components)
         half = self.trainer.precision == "16-mixed"
+        # fp16 needs a GPU; bf16 is computed wrongly on a CPU for some small maps.
         if "16" in str(self.trainer.precision) and not half:
             guard_small_maps(self.model)
             if self.teacher is not None:
@@ -155,6 +162,7 @@ class TrainerModule(Learner):
         """Number the step, and set the random streams of this batch."""
         trainer = self.trainer
         self.number_step(trainer.global_step)
+        # The number of the batch over all epochs, as a run counts: the stream is then the same.
         number = trainer.current_epoch * int(trainer.num_training_batches) + batch_idx
         reseed(self.device, seed_of(self.components), "train", number, trainer.global_rank)
 
@@ -347,16 +355,23 @@ class ScheduleRates(LRScheduler):
 
 
 def steps_of(trainer: pl.Trainer) -> int:
-    """The steps of a fit. Raises UserError where it has no end.
+    """Return the steps of a fit. Raises UserError if it has no end.
 
     `Trainer.estimated_stepping_batches` would make the loader, and Lightning would not restore its state then.
     """
-    if isinstance(data := getattr(trainer, "datamodule", None), TrainerData):
+    data = getattr(trainer, "datamodule", None)
+    total: float = math.inf
+    if isinstance(data, TrainerData):
         batches, limit = len(data.train_dataloader()), trainer.limit_train_batches
-        batches = int(batches * limit) if isinstance(limit, float) else min(batches, limit or batches)
-        epoch = -(-batches // trainer.accumulate_grad_batches)
-        ends = [trainer.max_steps, -1 if trainer.max_epochs is None else trainer.max_epochs * epoch]
-        total: float = min((end for end in ends if end >= 0), default=math.inf)
+        if isinstance(limit, float):  # a share of the epoch
+            batches = int(batches * limit)
+        elif limit:
+            batches = min(batches, limit)
+        steps_per_epoch = -(-batches // trainer.accumulate_grad_batches)
+        if trainer.max_steps >= 0:
+            total = trainer.max_steps
+        if trainer.max_epochs is not None and trainer.max_epochs >= 0:
+            total = min(total, trainer.max_epochs * steps_per_epoch)
     else:
         total = trainer.estimated_stepping_batches
     if total == math.inf:

@@ -104,10 +104,10 @@ def _check(path: Path, content: dict[str, Any], loop: LoopCallback) -> None:
     """Raise BadCheckpointError unless the run can go on from `content`."""
     learner, step = loop.state.learner, content["global_step"]
     check_training_state(path, content, callback=loop.state_key)
-    others = bool(loop.callbacks.lightning)  # which may add weights of their own
+    others = bool(loop.callbacks.lightning)  # they may add weights of their own
     parameters = [name for name, _ in learner.named_parameters()]
     check_weights(path, content["state_dict"], learner.state_dict(), parameters, more=others)
-    if not learner.settings.sharded:  # whose optimizer state goes by the names of parameters
+    if not learner.settings.sharded:  # FSDP's state of the optimizer goes by the names of parameters
         check_optimizer(path, content["optimizer_states"], learner.configure_optimizers(), step)
     if step > loop.state.total:
         raise BadCheckpointError(path, f"it is of step {step}, and the run has {loop.state.total}")

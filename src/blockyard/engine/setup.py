@@ -158,6 +158,7 @@ def split_callbacks(named: Mapping[str, Any]) -> tuple[dict[str, RunCallback], t
     if len(selecting) > 1:
         names = " and ".join(f"callbacks.{name}" for name in selecting)
         raise UserError(f"{names} each select the best step by weights of their own; one of them may, use select=raw")
+    # Without a callback that saves, a run could neither be resumed nor tested.
     if not any(isinstance(callback, Checkpoint) for callback in run_callbacks.values()):
         run_callbacks[""] = Checkpoint()
     return run_callbacks, tuple(lightning_callbacks)
@@ -332,6 +333,7 @@ def take_weights(run: RunSetup, model: BuiltModel, *, rank: int, resume: bool) -
     init, folder = run.components.init, run.folder
     if init is None:
         return
+    # The main process has recorded for the others whether the run resumes.
     begun = bool(folder.facts()["start"]["checkpoint"]) if rank else resume and _has_checkpoint(run)
     if begun:
         return

@@ -57,7 +57,9 @@ def build_model(run: RunSetup, data: DataSetup) -> BuiltModel:
 def _recorded(folder: RunFolder, name: str, option: str | int) -> Any:
     """Return the record of that name in run.json; None where it is of another value of the option."""
     recorded = folder.facts().get(name, {})
-    return recorded if recorded.get("asked") == option else None
+    if recorded.get("asked") != option:
+        return None
+    return recorded
 
 
 def _precision(folder: RunFolder, options: TrainerPlan, device: torch.device) -> PrecisionRecord:
@@ -73,7 +75,7 @@ def _precision(folder: RunFolder, options: TrainerPlan, device: torch.device) ->
 
 
 def _threads(run: RunSetup, data: DataSetup, model: nn.Module, teacher: Teacher | None) -> ThreadsRecord:
-    """CPU threads of a run, and why. A run keeps them, because the order of additions depends on them."""
+    """Return the CPU threads of a run, and why. A run keeps them, because the order of additions depends on them."""
     options, components = run.options, run.components
     recorded: ThreadsRecord | None = _recorded(run.folder, "threads", options.threads)
     if recorded is not None:
@@ -83,10 +85,12 @@ def _threads(run: RunSetup, data: DataSetup, model: nn.Module, teacher: Teacher 
     if data.device.type == "cuda":
         return {"asked": "auto", "threads": torch.get_num_threads(), "why": "auto leaves torch's number with a GPU"}
     spec, layout = components.data.spec, data.layout
-    sample = cost_card.two_samples(data.splits.train, layout.batch_size if spec.variable else 1)
+    # Samples of different lengths are padded: FLOPs are counted at the length of a whole batch.
+    samples = layout.batch_size if spec.variable else 1
+    sample = cost_card.two_samples(data.splits.train, samples)
     flops = cost_card.flops_per_sample(model, components.objective, sample, teacher, compiled=options.compile)
-    own = flops["training"] * layout.batch_size // (layout.micro_batches * layout.world)
-    return {"asked": "auto", **thread_count(own, processes=options.devices)}
+    flops_of_micro_batch = flops["training"] * layout.batch_size // (layout.micro_batches * layout.world)
+    return {"asked": "auto", **thread_count(flops_of_micro_batch, processes=options.devices)}
 
 
 class ThreadCount(TypedDict):

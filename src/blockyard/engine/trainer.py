@@ -139,24 +139,46 @@ class TrainerPlan:
         profile: bool = False,
         extra: dict[str, Any] = {},  # noqa: B006 - never changed; the default that a config shows
     ) -> None:
-        self.accelerator, self.devices, self.num_nodes, self.strategy = accelerator, devices, num_nodes, strategy
-        self.precision, self.max_steps, self.max_epochs = precision, max_steps, max_epochs
-        self.eval_every, self.log_every, self.gradient_clip = eval_every, log_every, gradient_clip
-        self.group, self.sampling = group, sampling
-        self.first_batch, self.batch_warmup = first_batch, batch_warmup
-        self.first_context, self.context_warmup = first_context, context_warmup
-        self.accumulate, self.checkpoint_blocks = accumulate, checkpoint_blocks
-        self.compile, self.require_flash, self.attention = compile, require_flash, attention
-        self.num_workers, self.timeout = num_workers, timeout
-        self.limit_train, self.limit_val, self.limit_test = limit_train, limit_val, limit_test
-        self.loops, self.write, self.inspect = loops, write, inspect
-        self.extrapolate, self.overfit, self.deterministic = extrapolate, overfit, deterministic
-        self.threads, self.profile, self.extra = threads, profile, extra
+        self.accelerator = accelerator
+        self.devices = devices
+        self.num_nodes = num_nodes
+        self.strategy = strategy
+        self.precision = precision
+        self.max_steps = max_steps
+        self.max_epochs = max_epochs
+        self.eval_every = eval_every
+        self.log_every = log_every
+        self.gradient_clip = gradient_clip
+        self.group = group
+        self.sampling = sampling
+        self.first_batch = first_batch
+        self.batch_warmup = batch_warmup
+        self.first_context = first_context
+        self.context_warmup = context_warmup
+        self.accumulate = accumulate
+        self.checkpoint_blocks = checkpoint_blocks
+        self.compile = compile
+        self.require_flash = require_flash
+        self.attention = attention
+        self.num_workers = num_workers
+        self.timeout = timeout
+        self.limit_train = limit_train
+        self.limit_val = limit_val
+        self.limit_test = limit_test
+        self.loops = loops
+        self.write = write
+        self.inspect = inspect
+        self.extrapolate = extrapolate
+        self.overfit = overfit
+        self.deterministic = deterministic
+        self.threads = threads
+        self.profile = profile
+        self.extra = extra
         check_options(self)
 
     @property
     def world(self) -> int:
-        """Processes in all."""
+        """Return the number of processes in all."""
         return self.devices * self.num_nodes
 
     @property
@@ -175,7 +197,7 @@ class TrainerPlan:
         return self.strategy == "context"
 
     def device_type(self) -> str:
-        """cpu or cuda. Raises UserError if GPUs are requested and the machine has none, or too few."""
+        """Return cpu or cuda. Raises UserError if GPUs are requested and the machine has none, or too few."""
         import torch
 
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -194,12 +216,16 @@ class TrainerPlan:
         return "cuda"
 
     def total_steps(self, steps_per_epoch: int) -> int:
-        """Steps of the run: the shorter of max_steps and max_epochs."""
-        ends = [self.max_steps, None if self.max_epochs is None else self.max_epochs * steps_per_epoch]
-        return min(end for end in ends if end is not None)
+        """Return the steps of the run: the shorter of max_steps and max_epochs."""
+        ends = []
+        if self.max_steps is not None:
+            ends.append(self.max_steps)
+        if self.max_epochs is not None:
+            ends.append(self.max_epochs * steps_per_epoch)
+        return min(ends)
 
     def growth(self, batch_size: int, tokens: int, total: int) -> Growth | None:
-        """How batches of `batch_size` samples of `tokens` tokens grow in a run of `total` steps; None where none do."""
+        """Return the growth of batches to `batch_size` samples of `tokens` tokens in `total` steps, or None."""
         if self.first_batch is None and self.first_context is None:
             return None
         batch = Ramp(self.first_batch or batch_size, batch_size, to_steps(self.batch_warmup, total))
@@ -211,10 +237,9 @@ class TrainerPlan:
 
     def model_problems(self, model: nn.Module) -> list[str]:
         """Return why this trainer cannot train a built model, one sentence each."""
-        issues = [
-            *_kernel_problems(model, self.attention),
-            *(context_parallel.model_problems(model, self.world) if self.context else []),
-        ]
+        issues = [*_kernel_problems(model, self.attention)]
+        if self.context:
+            issues += context_parallel.model_problems(model, self.world)
         mixers = [module for module in model.modules() if isinstance(module, TokenMixer)]
         if self.first_context is not None and not all(mixer.traits.any_length for mixer in mixers):
             issues.append(
@@ -222,15 +247,18 @@ class TrainerPlan:
                 "model takes texts of one length; use another token_mixer, or trainer.first_context=null"
             )
         if self.precision == "16-mixed":
-            issues += [problem for each in model.modules() if isinstance(each, XPos) and (problem := _too_large(each))]
-        problem = loops_problem(model) if self.loops else None
-        return [*issues, f"trainer.loops={list(self.loops)}: {problem}"] if problem else issues
+            problems = [_too_large(module) for module in model.modules() if isinstance(module, XPos)]
+            issues += filter(None, problems)
+        if self.loops and (problem := loops_problem(model)):
+            issues.append(f"trainer.loops={list(self.loops)}: {problem}")
+        return issues
 
 
 def _kernel_problems(model: nn.Module, kernel: Kernel) -> Iterator[str]:
     """Yield why a kernel that was chosen by name cannot compute the scores of a mixer, as it would refuse them."""
-    kinds = {getattr(module, "shapes_scores", None) for module in model.modules()}
-    for shaped in sorted(filter(None, kinds)):
+    # sdpa takes a bias on the scores and nothing else; the chunks of the online softmax cannot forget either.
+    shapes = {getattr(module, "shapes_scores", None) for module in model.modules()}
+    for shaped in sorted(filter(None, shapes)):
         if kernel == "sdpa" or (kernel == "online" and shaped == FORGETS):
             yield (
                 f"trainer.attention={kernel} cannot serve: {shaped}, between the products and the softmax; use "
@@ -239,7 +267,7 @@ def _kernel_problems(model: nn.Module, kernel: Kernel) -> Iterator[str]:
 
 
 def _too_large(scheme: XPos) -> str | None:
-    """Why keys that a scheme scales are too large for float16, or None."""
+    """Return why keys that a scheme scales are too large for float16, or None."""
     largest = scheme.largest(1)
     if largest <= _LARGEST_HALF:
         return None
@@ -267,10 +295,10 @@ def check_options(plan: TrainerPlan) -> None:
     for name in ("batch", "context"):
         start, warmup = getattr(plan, f"first_{name}"), getattr(plan, f"{name}_warmup")
         check_length(f"trainer.{name}_warmup", warmup)
-        if (start is not None) != (warmup > 0):
-            lacks = f"{name}_warmup=0.2" if warmup == 0 else f"first_{name}"
-            has = f"first_{name}={start}" if warmup == 0 else f"{name}_warmup={warmup}"
-            raise ValueError(f"trainer.{has} says nothing alone; set trainer.{lacks} too")
+        if start is not None and warmup == 0:
+            raise ValueError(f"trainer.first_{name}={start} says nothing alone; set trainer.{name}_warmup=0.2 too")
+        if start is None and warmup > 0:
+            raise ValueError(f"trainer.{name}_warmup={warmup} says nothing alone; set trainer.first_{name} too")
     if plan.strategy == "context":
         problem = context_parallel.plan_problem(
             plan.devices * plan.num_nodes, plan.attention, plan.compile, plan.precision
@@ -290,8 +318,10 @@ def growth_problems(plan: TrainerPlan, data: DataModule, objective: Objective, s
         if plan.group:
             yield f"{start} would take the shortest samples, which trainer.group={plan.group} puts first; use group=0"
         if data.batch_size % plan.first_batch or plan.first_batch % shards:
-            parts = f" that is a multiple of {shards}, processes times micro-batches" if shards > 1 else ""
-            yield f"{start}: batches grow in multiples of it; use a divisor of data.batch_size={data.batch_size}{parts}"
+            problem = f"{start}: batches grow in multiples of it; use a divisor of data.batch_size={data.batch_size}"
+            if shards > 1:
+                problem += f" that is a multiple of {shards}, processes times micro-batches"
+            yield problem
     if plan.first_context is not None:
         start = f"trainer.first_context={plan.first_context}"
         if data.spec.modality != "text" or not data.spec.resizable or objective.takes != "token":
@@ -308,7 +338,7 @@ def growth_problems(plan: TrainerPlan, data: DataModule, objective: Objective, s
 def trainer_problems(plan: TrainerPlan, data: DataModule, objective: Objective, model: Architecture) -> list[str]:
     """Return the problems of these parts together, one sentence each; known before anything is read."""
     issues = []
-    readers = 1 if plan.context else plan.world
+    readers = 1 if plan.context else plan.world  # with context, every process reads all samples
     shards = plan.accumulate * readers
     if data.batch_size % shards:
         issues.append(
@@ -332,8 +362,9 @@ def trainer_problems(plan: TrainerPlan, data: DataModule, objective: Objective, 
             "use trainer.group=0"
         )
     if data.spec.mixed and (plan.group or plan.sampling == "balanced"):
-        option = f"trainer.group={plan.group}" if plan.group else "trainer.sampling=balanced"
-        other = "trainer.group=0" if plan.group else "trainer.sampling=random"
+        option, other = "trainer.sampling=balanced", "trainer.sampling=random"
+        if plan.group:
+            option, other = f"trainer.group={plan.group}", "trainer.group=0"
         issues.append(
             f"{option} says which samples meet in a batch, and so does data=mixture by its weights; use {other}"
         )

@@ -142,6 +142,7 @@ def _check_ours(path: Path, content: dict[str, Any], identity: str | None, seed:
     if stamp.get("format") != FORMAT:
         raise BadCheckpointError(path, f"its format is {stamp.get('format')!r}; this version reads {FORMAT}")
     step, counted = stamp.get("step"), content.get("global_step")
+    # By `type`, because True is an int too.
     if type(step) is not int or type(counted) is not int or step != counted or step < 0:
         raise BadCheckpointError(path, f"its stamp says step {step!r:.40}, its content step {counted!r:.40}")
     checked = Stamp(stamp.get("identity"), stamp.get("seed"), step)

@@ -83,7 +83,7 @@ def _node(value: Any, packages: tuple[str, ...]) -> Any:
     if isinstance(value, dict):
         target = value.get("_target_")
         defaults, incidental, same = _declared(str(target), packages) if target else ({}, frozenset(), {})
-        if "*" in incidental:
+        if "*" in incidental:  # it only observes
             return None
         kept = {}
         for key, item in value.items():
@@ -94,6 +94,7 @@ def _node(value: Any, packages: tuple[str, ...]) -> Any:
                 plain = same.get(key, {}).get(plain, plain)
             if plain is None and isinstance(item, dict):
                 continue
+            # An option at its default counts like an absent one: a class may gain options without new identities.
             if key in defaults and plain == _node(defaults[key], packages):
                 continue
             kept[str(key)] = plain

@@ -129,9 +129,10 @@ def _open(root: Path) -> Iterator[sqlite3.Connection]:
     reason = database_reason(file, only_own=True)
     if reason is not None:
         log.warning("%s is not used, since %s; all runs are read. Remove it to have an index", file, reason)
-    for attempt in () if reason else ("open", "remake"):
+    attempts = () if reason else ("open", "remake")
+    for attempt in attempts:
         try:
-            if attempt == "remake":
+            if attempt == "remake":  # a damaged index is lost: it holds nothing that the folders do not
                 file.unlink(missing_ok=True)
             connection = _prepared(sqlite3.connect(file, timeout=_WAIT))
             break
@@ -206,20 +207,17 @@ def _record(run: str, signature: str, row: tuple[Any, Any, Any] | None) -> RunRe
 
 def _is_whole(record: RunRecord) -> bool:
     """Return whether every field of a record has the type that `read_record` gives it."""
-    texts = (record.reason, record.started, record.damage)
+    # The file lies in a folder that others may write to, and its rows reach pages and comparisons.
+    texts = [record.note, record.config_json, *record.tags, *record.directions.values()]
+    optional_texts = [record.reason, record.started, record.damage, *record.choices.values()]
+    numbers = [*record.metrics.values()]
+    optional_numbers = [record.seconds, record.steps, record.parameters]
     return (
-        all(text is None or isinstance(text, str) for text in texts)
-        and record.state in STATES
-        and isinstance(record.note, str)
+        record.state in STATES
         and isinstance(record.archived, bool)
-        and all(isinstance(tag, str) for tag in record.tags)
-        and all(number is None or _is_number(number) for number in (record.seconds, record.steps, record.parameters))
-        and all(map(_is_number, record.metrics.values()))
-        and all(isinstance(value, str) for value in record.directions.values())
-        and all(value is None or isinstance(value, str) for value in record.choices.values())
-        and isinstance(record.config_json, str)
+        and all(isinstance(text, str) for text in texts)
+        and all(isinstance(text, str | None) for text in optional_texts)
+        and not any(isinstance(number, bool) for number in (*numbers, *optional_numbers))
+        and all(isinstance(number, int | float) for number in numbers)
+        and all(isinstance(number, int | float | None) for number in optional_numbers)
     )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

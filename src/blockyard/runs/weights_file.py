@@ -82,9 +82,14 @@ def files_of_folder(folder: Path) -> list[Path]:
     if not index.is_file():
         return sorted(folder.glob("*.safetensors"))
     try:
-        names = {str(name) for name in read_json(index)["weight_map"].values()}
-        outside = sorted(name for name in names if Path(name).name != name)
-        missing = sorted(name for name in names if name not in outside and not (folder / name).is_file())
+        names = sorted({str(name) for name in read_json(index)["weight_map"].values()})
+        outside = []
+        missing = []
+        for name in names:
+            if Path(name).name != name:
+                outside.append(name)
+            elif not (folder / name).is_file():
+                missing.append(name)
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise UserError(f"{index} is damaged ({type(error).__name__}: {first_line(error)})") from error
     if not names:
@@ -97,21 +102,21 @@ def files_of_folder(folder: Path) -> list[Path]:
 
 
 def read_files(paths: Sequence[Path]) -> dict[str, Tensor]:
-    """The tensors of all files by name. Raises UserError for a damaged file, or a name that two of them have."""
+    """Return the tensors of all files by name. Raises UserError for a damaged file, or a name that two of them have."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     tensors: dict[str, Tensor] = {}
     for path in paths:
         try:
-            own = load_file(path)
+            tensors_of_file = load_file(path)
         except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
             raise UserError(f"{path} is not a safetensors file, or damaged ({first_line(error)})") from error
-        twice = sorted(tensors.keys() & own.keys())
+        twice = sorted(tensors.keys() & tensors_of_file.keys())
         if twice:
             folder = path.parent
             raise UserError(f"{folder}: {twice[0]} is in two of its files; name one of them, such as {path}")
-        tensors |= own
+        tensors |= tensors_of_file
     if not tensors:
         raise UserError(f"{paths[0]} holds no tensors")
     return tensors

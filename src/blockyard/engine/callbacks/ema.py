@@ -100,6 +100,7 @@ class EMA(RunCallback):
 
     def _exchange(self) -> None:
         assert self._model is not None
+        # In place: the optimizer and compiled blocks hold the parameters themselves.
         with torch.no_grad():
             for name, tensor in averaged(self._model).items():
                 raw = tensor.clone()

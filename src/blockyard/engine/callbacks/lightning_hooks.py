@@ -45,6 +45,7 @@ class EpochBoundary(pl.Callback):
             start_next_epoch(trainer, batch)
 
     def _start_again(self, trainer: pl.Trainer, module: Any) -> None:
+        # A callback may set rates in this hook, as in a first epoch, but the checkpoint has restored the right ones.
         groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
         rates = [group["lr"] for group in groups]
         for callback in self.lightning_callbacks:

@@ -63,6 +63,7 @@ def _is_stopped(pid: int) -> bool:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
+    # The name of a program, in parentheses, may hold spaces and parentheses. The state follows the last one.
     return stat.rpartition(")")[2].split()[:1] == ["T"]
 
 

@@ -83,7 +83,7 @@ class Interrupts:
         self._alarm_before: Any = None  # the handler of the clock that such a block has replaced
 
     def __enter__(self) -> Interrupts:
-        if threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is threading.main_thread():  # Python lets no other thread set a handler
             free = [number for number in _UNLESS_TAKEN if signal.getsignal(number) is signal.SIG_DFL]
             self._before = {number: signal.getsignal(number) for number in (*CODES, *free)}
             self.install()
@@ -142,7 +142,7 @@ class Interrupts:
         signal.setitimer(signal.ITIMER_REAL, self._limit)
 
     def _overdue(self, _signum: int, _frame: FrameType | None) -> None:
-        if self._limit is not None:
+        if self._limit is not None:  # the block may have been left while the clock rang
             raise OverdueError
 
     def check(self) -> None:
@@ -168,7 +168,8 @@ class Interrupts:
     @contextlib.contextmanager
     def open_again(self) -> Iterator[None]:
         """After `close`, let a signal raise `Interrupted` in this block, once."""
-        self._raised, self.waiting = False, False
+        self._raised = False
+        self.waiting = False
         try:
             self.check()  # one that came meanwhile
             yield
@@ -176,12 +177,13 @@ class Interrupts:
             self._raised = True
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
+        # The first signal counts: its number becomes the exit code.
         again = self.signum is not None
         self.signum = self.signum or signum
         if self._passing is self:
             for interrupts in list(self._in_threads):
                 interrupts.request(signum)
-        if self._raised:
+        if self._raised:  # the run ends already, and a second exception would cut short what it writes
             return
         if not self.waiting or (again and signum == signal.SIGINT):
             self._raised = True

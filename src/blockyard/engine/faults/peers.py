@@ -168,6 +168,7 @@ class ChildWatch(threading.Thread):
         """Watch until closed, or until a process failed."""
         while not self._closed.wait(_INTERVAL):
             if any(child.poll() for child in self.children) or read_notes(self.path):
+                # In this time the main thread usually notices by itself, and knows more of what it was doing.
                 if not self._closed.wait(self.grace) and self.abandon is not None:
                     self.abandon(self._kill())
                 return

@@ -326,8 +326,10 @@ class GradientHistograms(RunCallback):
             gradient = parameter.grad
             if gradient is None:
                 continue
-            local = getattr(gradient, "to_local", None)  # of fsdp: the part of this process
-            numbers = (gradient if local is None else local()).detach().double().cpu().numpy().ravel()
+            local = getattr(gradient, "to_local", None)  # under FSDP: the part of this process
+            if local is not None:
+                gradient = local()
+            numbers = gradient.detach().double().cpu().numpy().ravel()
             try:
                 histograms[name] = np.histogram(numbers[np.isfinite(numbers)], bins=BINS)
             except ValueError as error:  # numbers so close that no bins lie between them
