@@ -123,7 +123,11 @@ CORE = (
         "tests/generate/test_decoding.py",
     ),
     _bug(
-        "decay-in-a-line", "schedule/wsd.py", "math.sqrt(p) if", "p if", "tests/components/optimizer/test_schedule.py"
+        "decay-in-a-line",
+        "schedule/wsd.py",
+        "p = math.sqrt(p)",
+        "p = abs(p)",
+        "tests/components/optimizer/test_schedule.py",
     ),
     _bug(
         "yarn-gain",

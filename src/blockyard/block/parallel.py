@@ -108,7 +108,7 @@ def _joined_bias(*layers: nn.Linear) -> Tensor | None:
     """Return the biases one after the other, zeros for a layer without one; None if no layer has one."""
     if all(layer.bias is None for layer in layers):
         return None
-    biases = []
+    biases: list[Tensor] = []
     for layer in layers:
         biases.append(layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias)
     return torch.cat(biases)  # (E + E',)

@@ -440,7 +440,7 @@ def _location(
     value: Any = content
     schemas = [*_alternatives(root, root["$defs"])]
     for part in location:
-        inner = []
+        inner: list[dict[str, Any]] = []
         for schema in schemas:
             entry = schema.get("properties", {}).get(part, schema.get("additionalProperties"))
             if isinstance(entry, dict):
