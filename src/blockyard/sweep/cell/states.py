@@ -15,6 +15,7 @@ from blockyard.config.tree import Node
 from blockyard.runs.costs import costs
 from blockyard.runs.folder import CONFIG, SUMMARY
 from blockyard.runs.lock import held
+from blockyard.runs.metric_name import MetricName
 from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.status import Status, read_status
 from blockyard.sweep.cells import Cell
@@ -80,8 +81,10 @@ def baseline_values(path: Path, metric: str) -> dict[str, float]:
     """Return the value of a metric on test of each simple baseline in a finished run's summary; empty without any."""
     values: dict[str, float] = {}
     try:
-        for name, metrics in read_json(path / SUMMARY)["baselines"].items():
-            value = metrics.get(metric.removeprefix("test/"))
+        baselines = read_json(path / SUMMARY)["baselines"]
+        key = str(MetricName.parse(metric).on(""))
+        for name, metrics in baselines.items():
+            value = metrics.get(key)
             if value is not None and math.isfinite(value):
                 values[str(name)] = float(value)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from blockyard.runs.metric_name import MetricName
 from blockyard.sweep.cell.states import CellState, PlannedRun, baseline_values, read_progress, read_state
 from blockyard.sweep.cells import Cell, cell_name
 from blockyard.sweep.execution.estimate import Estimate, seconds_left
@@ -225,7 +226,7 @@ class SweepScreen:
         self.say = say
         metric = plan.facts.get("metric") or MetricFacts()
         self.metric = str(metric.get("name") or plan.question.get("metric") or "test/accuracy")
-        self._validation = str(metric.get("validation") or "val/" + self.metric.partition("/")[2])
+        self._validation = str(metric.get("validation") or MetricName.parse(self.metric).on("val"))
         self._live = live
         self._display: Any = None
         self._refreshed = 0.0
