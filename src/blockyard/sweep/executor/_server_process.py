@@ -48,7 +48,7 @@ class ServerProcess:
         if self.threads is not None:
             environment["OMP_NUM_THREADS"] = str(self.threads)
             environment.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads would start at import
-        # Idle threads of OpenMP spin, which slows other cells on the same cores; the default is a million rounds.
+        # OpenMP's threads spin while they wait, which slows the other cells on the same cores, see `cli`.
         environment.setdefault("GOMP_SPINCOUNT", "1000")
         # The driver must not be initialised before a fork; counting GPUs through NVML does not touch it.
         environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
