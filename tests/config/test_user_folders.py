@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from blockyard.config.compose import compose
-from blockyard.config.overrides import expand
+from blockyard.config.multirun import expand
 from blockyard.config.untrusted import user_yaml
 from blockyard.errors import UserError
 from tests.battery.hostile_folders import GLOBAL, reaching_hydra
