@@ -14,9 +14,9 @@ from torch.testing import assert_close
 from blockyard.errors import UserError
 from blockyard.runs.load import load
 from blockyard.weights.convert.converter import Foreign, converters
+from blockyard.weights.convert.exporting import export_weights
 from blockyard.weights.convert.importing import import_weights
 from blockyard.weights.convert.settings import LibrarySettings
-from blockyard.weights.exporting import export_weights
 from tests.support.library_checkpoints import again, closeness, imported, predicted, preset_of, saved
 from tests.support.library_models import CASES, LLAMA
 

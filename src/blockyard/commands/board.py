@@ -39,7 +39,7 @@ class BoardArgs(Args):
     baseline: str | None = None
     metric: str | None = None
     by: str | None = None
-    wandb: bool = False
+    service: str | None = None
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -54,8 +54,8 @@ def run(arguments: Sequence[str]) -> int:
         )
     comparison = {"baseline": args.baseline, "metric": args.metric, "by": args.by}
     options: dict[str, Any] = {"outputs": outputs} | {key: value for key, value in comparison.items() if value}
-    if args.wandb:
-        return _workspace(paths, options)
+    if args.service:
+        return _workspace(args.service, paths, options)
     from blockyard.report.page.server import loopback, start
     from blockyard.report.page.watch import WatchedComparison
 
@@ -73,22 +73,25 @@ def run(arguments: Sequence[str]) -> int:
 
 def parser() -> Parser:
     """The flags of the command."""
+    from blockyard.report.services import SERVICES
+
     flags = Parser("board")
     flags.add_argument("--port", type=flag_type(integer(0, 65535)))
     flags.add_argument("--host", default="127.0.0.1")
     for flag in ("--baseline", "--metric", "--by"):
         flags.add_argument(flag)
-    flags.add_argument("--wandb", action="store_true")
+    for service in SERVICES:
+        flags.add_argument(f"--{service}", dest="service", action="store_const", const=service)
     return flags
 
 
-def _workspace(paths: Sequence[str], options: dict[str, Any]) -> int:
-    """Make a W&B workspace with the same panels and print its address."""
+def _workspace(service: str, paths: Sequence[str], options: dict[str, Any]) -> int:
+    """Make a workspace of a service, such as W&B, with the same panels, and print its address."""
     from blockyard.report.comparison import compare
-    from blockyard.report.wandb.workspace import workspace
+    from blockyard.report.services import workspace
 
     # A sweep's folder lies in its own outputs folder, whatever the command line says.
     folders = [Path(path).absolute() for path in paths if (Path(path) / "plan.json").is_file()]
     outputs = str(folders[0].parents[1]) if folders else options["outputs"]
-    sys.stdout.write(f"{workspace(compare(list(paths), **options).as_dict(), outputs=outputs)}\n")
+    sys.stdout.write(f"{workspace(service, compare(list(paths), **options), outputs=outputs)}\n")
     return 0

@@ -81,7 +81,7 @@ def _arguments(command: str, before: list[str], typed: str) -> list[str]:
         return [f"kind={kind}" for kind in kinds(before[0])] if before else []
     if typed.startswith("-"):
         return flags_of(command)
-    return [*_names(command, before), *_own(module, typed), *_more(command, before, typed)]
+    return [*_names(command, module, before), *_own(module, typed), *_more(command, before, typed)]
 
 
 def flags_of(command: str) -> list[str]:
@@ -96,7 +96,7 @@ def flags_of(command: str) -> list[str]:
     return (module.parser() if hasattr(module, "parser") else Parser(command)).flags()
 
 
-def _names(command: str, before: list[str]) -> list[str]:
+def _names(command: str, module: ModuleType, before: list[str]) -> list[str]:
     """The arguments without a `=` that a command takes."""
     if command == "list":
         return list(catalog.groups())
@@ -106,15 +106,7 @@ def _names(command: str, before: list[str]) -> list[str]:
         return [] if before else families()
     if command == "soup":
         return _runs("")
-    if command == "inspect":
-        from blockyard.inspect.options import KINDS
-
-        return list(KINDS)
-    if command == "bench":
-        from blockyard.commands.bench import KINDS as MEASURED
-
-        return list(MEASURED)
-    return list(SCRIPTS) if command == "completion" else []
+    return list(SCRIPTS) if command == "completion" else list(getattr(module, "KINDS", ()))
 
 
 def _own(module: ModuleType, typed: str) -> list[str]:

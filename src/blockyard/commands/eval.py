@@ -60,6 +60,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from blockyard.atomic_files import write_json
 from blockyard.commands._args import Args, checkpoint, read, run_of
+from blockyard.commands._figures import draw
 from blockyard.config.option_text import boolean, config_value, integer, non_empty, number, one_of, read_option
 from blockyard.errors import UserError, printable
 
@@ -174,8 +175,6 @@ def _extrapolate(name: str | RunFolder, factors: list[int], position: dict[str, 
 def _write(name: str | RunFolder, beam: int | None, penalty: float, judge: str | None, settings: RunSelection) -> int:
     from blockyard.evaluate.api import evaluate_written
     from blockyard.evaluate.written import write
-    from blockyard.inspect.figures.split_outputs_figure import draw_spoken, draw_written_images, write_spoken
-    from blockyard.inspect.figures.written_sounds_figure import draw_written_sounds
 
     written, loaded = evaluate_written(name, beam=beam, length_penalty=penalty, judge=judge, **settings)
     for metric, value in written.metrics().items():
@@ -185,36 +184,30 @@ def _write(name: str | RunFolder, beam: int | None, penalty: float, judge: str |
         sys.stdout.write(printable(f"baseline {baseline}: {text}\n"))
     try:
         path, added = write(loaded, written)
-        picture = draw_written_sounds(loaded, written.part, written.texts, path.parent, path.stem)
-        picture = picture or draw_written_images(loaded, written, path.parent)
-        picture = picture or draw_spoken(loaded, written, path.parent)
-        sounds = write_spoken(loaded, written, path.parent)
+        figures = draw("written", loaded, written, f"the {written.part} split", path)
     except OSError as error:
         raise UserError(f"the texts cannot be written into {loaded.folder.path}: {error}") from None
     sys.stderr.write(
         f"{path}{'' if added else '; not in the summary, which is about other weights or data, or a whole split'}\n"
     )
-    if picture is not None:
-        sys.stderr.write("".join(f"{each}\n" for each in (picture, *sounds)))
+    sys.stderr.write("".join(f"{figure}\n" for figure in figures))
     return 0
 
 
 def _resolution(name: str | RunFolder, factors: list[float], settings: RunSelection) -> int:
     from blockyard.evaluate.resolution import evaluate_resolutions, table
-    from blockyard.inspect.figures.line_figures import draw_resolutions
     from blockyard.runs.result_files import result_stem
 
     resolutions, loaded = evaluate_resolutions(name, factors, **settings)
     sys.stdout.write(table(resolutions))
     stem = result_stem(loaded, "resolution", resolutions.part)
     path = loaded.folder.path / f"{stem}.json"
-    title = f"{loaded.folder.name}, {loaded.weights}: the same images in other sizes"
     try:
         write_json(path, {**resolutions.plain(), "weights": loaded.weights})
-        picture = draw_resolutions(resolutions, loaded.objective.best()[0], title, loaded.folder.path, stem)
+        figures = draw("resolution", loaded, resolutions, "the same images in other sizes", path)
     except OSError as error:
         raise UserError(f"the table cannot be written into {loaded.folder.path}: {error}") from None
-    sys.stderr.write(f"{path} and {picture}\n")
+    sys.stderr.write(f"{' and '.join(map(str, [path, *figures]))}\n")
     if all(size.refused for size in resolutions.sizes if size.factor != 1) and len(resolutions.sizes) > 1:
         raise UserError(f"resolution={factors}: the model can read none of these sizes; the table gives the reasons")
     return 0

@@ -56,7 +56,7 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError(f"license={licence} has an effect with format=hf only; leave it out")
     from blockyard.report.home.hub_card import hub_card
     from blockyard.runs.load import load
-    from blockyard.weights.exporting import export_weights
+    from blockyard.weights.convert.exporting import export_weights
 
     card = partial(hub_card, licence=licence)
     exported = export_weights(load(name, **settings), to, kind=kind, preset=preset, card=card)

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from blockyard.commands._args import checkpoint, read, run_of
+from blockyard.commands._figures import draw
 from blockyard.config.option_text import non_empty, number
 from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError
@@ -43,21 +44,16 @@ def run(arguments: Sequence[str]) -> int:
     if target is not None and target.exists() and not target.is_dir():
         raise UserError(f"out={out}: expected a folder")
     from blockyard.evaluate.forecast import forecast, summary, write
-    from blockyard.inspect.figures.line_figures import draw_forecast
     from blockyard.runs.identity import slug
 
     forecasts, loaded = forecast(name, file, level=level, which=which, outputs=outputs, allow=allow)
     folder = target or loaded.folder.path
     stem = "forecast" if file is None else f"forecast-{slug(Path(file).stem)}"
-    title = f"{loaded.folder.name}, {loaded.weights}: " + (
-        "last window of the test split" if file is None else Path(file).name
-    )
+    subject = "last window of the test split" if file is None else Path(file).name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        paths = [
-            write(forecasts, folder / f"{stem}.csv"),
-            *draw_forecast(forecasts, title, folder, stem),
-        ]
+        table = write(forecasts, folder / f"{stem}.csv")
+        paths = [table, *draw("forecast", loaded, forecasts, subject, table)]
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror}; out=FOLDER sets another folder") from error
     sys.stdout.write(f"{summary(forecasts)}\n{' '.join(map(str, paths))}\n")

@@ -95,7 +95,7 @@ def _draw(
     run: RunFolder, inputs: Sequence[str], path: Path | None, suffix: str, *, column: str | None, **settings: Any
 ) -> int:
     """Draw an image for each text, write them as rows of one picture, and print what is read in them; or sounds."""
-    from blockyard.evaluate.new_inputs import texts_of
+    from blockyard.data.rows.new_inputs import texts_of
     from blockyard.generate.codes import generate_outputs, write_outputs
     from blockyard.runs.load import load
 
@@ -105,7 +105,7 @@ def _draw(
     loaded = load(run, which=settings["which"], allow=settings["allow"])
     read = loaded.data.spec.source
     is_text = read is not None and read.modality == "text"
-    result = generate_outputs(loaded, texts_of(loaded, inputs, column) if is_text else inputs)
+    result = generate_outputs(loaded, texts_of(loaded.data, inputs, column) if is_text else inputs)
     path = path or run.path / f"samples{suffix}"
     try:
         paths = write_outputs(result, path)

@@ -110,7 +110,7 @@ def _batch(components: Components, trainer: Any) -> int:
     ctx, data = components.context(), components.data
     if ctx.data.variable or ctx.tokens.variable:
         return 0  # how long its sequences are is not known
-    blocks = ctx.visits * _length(components.architecture.mixing(ctx)) if components.architecture.stacks else 0
+    blocks = ctx.visits * _length(components.architecture.mixer_context(ctx)) if components.architecture.stacks else 0
     stream = (blocks + _length(ctx)) * ctx.dim
     predictions = ctx.outputs * (ctx.tokens.max_len if components.objective.takes != "sequence" else 1)
     return data.batch_size * (stream + predictions) * HALF // (trainer.accumulate * trainer.world)
@@ -315,7 +315,7 @@ def _build_modules(ctx: Context, architecture: Any, facts: Facts, refused: set[s
                 try:
                     if family == "token_mixer" and facts.traits.takes:
                         continue  # it is built behind the layers that give to it, with the whole model
-                    place = architecture.mixing(ctx) if family == "token_mixer" else ctx
+                    place = architecture.mixer_context(ctx) if family == "token_mixer" else ctx
                     modules[family] = pick.target(place, **pick.options)
                 except Exception as error:
                     yield Issue(family, _message(error))

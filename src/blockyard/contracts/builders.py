@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,7 +13,7 @@ from blockyard.contracts.batch import Position
 from blockyard.contracts.modules import Block, ChannelMixer, Embedder, Head, Model, Residual, TokenMixer
 from blockyard.contracts.option_types import ChoiceOptions
 from blockyard.contracts.specs import Context, DataSpec, TokenSpec, UpdateRule
-from blockyard.contracts.splits import Splits
+from blockyard.contracts.splits import InputReader, NewInputs, Splits
 from blockyard.contracts.tokenizers import Tokenizer
 
 
@@ -75,6 +75,13 @@ class DataModule(ABC):
         """
         return self.load(tokenizer)
 
+    def read_new(self, inputs: Sequence[str], reader: InputReader) -> NewInputs:
+        """Read new inputs, such as texts or files, as `load` reads the data. Raises UserError where it cannot.
+
+        Overridden by data that is read from files of its own kind.
+        """
+        return reader.read(inputs)
+
     @abstractmethod
     def fingerprint(self) -> str:
         """Return a hash of the loaded content, recorded with the run. Valid after `load`."""
@@ -109,6 +116,7 @@ BASE_KIND = "base"  # the kind of layers as the config says
 class Layers(ABC):
     """Which layers of a model differ, and in what. kinds: by name."""
 
+    decides_function: ClassVar[bool] = True  # of a model, together with its weights
     kinds: Mapping[str, Kind]
 
     @abstractmethod
@@ -153,6 +161,7 @@ class Parts(NamedTuple):
 class Architecture(ABC):
     """The shape of a model: how parts are stacked. Holds the sizes, makes the Context."""
 
+    decides_function: ClassVar[bool] = True  # of a model, together with its weights
     causal: ClassVar[bool]
     takes_source: ClassVar[bool] = False  # an encoder reads a second sequence
     joins: ClassVar[bool] = False  # it stands the tokens of the source in front of the sequence
@@ -175,7 +184,7 @@ class Architecture(ABC):
     def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:
         """Return the Context of this architecture over `data`."""
 
-    def mixing(self, ctx: Context) -> Context:
+    def mixer_context(self, ctx: Context) -> Context:
         """Return the Context of token mixers: that of the tokens, unless the blocks run over something else."""
         return ctx
 

@@ -138,8 +138,10 @@ class Parametrization:
     Subclasses override what depends on the size of the model. Each method gets the Context of the model.
 
     scales: some factor depends on the size, so that every weight needs a role
+    decides_function: the choice decides the function that a model computes from its weights
     """
 
+    decides_function: ClassVar[bool] = True
     scales: ClassVar[bool] = False
 
     def __eq__(self, other: object) -> bool:

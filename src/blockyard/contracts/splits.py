@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -11,7 +13,7 @@ from blockyard.contracts.baselines import SimpleModel
 from blockyard.contracts.batch import Batch
 
 if TYPE_CHECKING:
-    from blockyard.contracts.tokenizers import TextTokenizer
+    from blockyard.contracts.tokenizers import TextTokenizer, Tokenizer
 
 
 class Split(Protocol):
@@ -187,3 +189,34 @@ class Splits(NamedTuple):
     train: Split
     validation: Split
     test: Split
+
+
+class NewInputs(NamedTuple):
+    """Inputs that a trained run reads, without targets. names: of each, such as its file and line."""
+
+    names: list[str]
+    split: Split
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputReader(ABC):
+    """How a trained run reads new inputs, for `DataModule.read_new`.
+
+    run: its name, for messages
+    tokenizer: the fitted tokenizer of the inputs, or of the source where they become the source
+    source: whether the inputs become the source of the run's data
+    max_len: tokens of a text that the model takes
+    column: of a table, the column of the texts; None is the column of the run's data
+    test: returns the test split, by which new values are standardized; raises UserError where the data is missing
+    """
+
+    run: str
+    tokenizer: Tokenizer
+    source: bool
+    max_len: int
+    column: str | None
+    test: Callable[[], Any]
+
+    @abstractmethod
+    def read(self, inputs: Sequence[str]) -> NewInputs:
+        """Return inputs that are read alike for all data of a modality. Raises UserError where none are."""

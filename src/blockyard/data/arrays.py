@@ -38,7 +38,7 @@ from blockyard.data.files.arrays import (
 )
 from blockyard.data.files.class_names import plain_names, warn_of_names
 from blockyard.data.files.digest import sha256
-from blockyard.data.files.split_names import SPLIT, SPLIT_NUMBERS
+from blockyard.data.files.split_names import SPLIT, SPLIT_NAMES, SPLIT_NUMBERS, split_number
 from blockyard.data.splits.arrays import ArrayRows, array_splits, image_array_splits, scale_of
 from blockyard.data.splits.augment import AugmentOptions
 from blockyard.data.splits.loaded import LoadedData, forget, read_once
@@ -59,8 +59,9 @@ def split_array(
     assigned = None
     if path.suffix == ".npz" and SPLIT in names_of(path):
         splits = read_array(path, SPLIT, "split").astype(str)
-        refuse_rows(path, SPLIT, f"none of {', '.join(SPLIT_NUMBERS)}", ~np.isin(splits, list(SPLIT_NUMBERS)))
-        assigned = [SPLIT_NUMBERS[split] for split in splits]
+        unknown = np.array([split_number(split) is None for split in splits], dtype=bool)
+        refuse_rows(path, SPLIT, f"none of {SPLIT_NAMES}", unknown)
+        assigned = [SPLIT_NUMBERS[split.lower()] for split in splits]
     keys = [blake2b(row.tobytes(), digest_size=16).digest() for row in values]
     units, repeated = together(keys)
     if repeated:

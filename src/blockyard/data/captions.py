@@ -30,7 +30,7 @@ from blockyard.contracts import BatchSize, DataSpec, Length, Samples, Seed, Side
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.file_names import spelled
 from blockyard.data.files.images import decode_image, read_picture
-from blockyard.data.files.split_names import SPLIT, SPLIT_NUMBERS
+from blockyard.data.files.split_names import SPLIT, SPLIT_NAMES, split_number
 from blockyard.data.files.tables import check_rows, column_names, lines_where, read_table
 from blockyard.data.splits.captions import caption_parts
 from blockyard.data.splits.loaded import LoadedData
@@ -73,12 +73,11 @@ def read_captions(folder: Path, text: str) -> Captioned:
         ),
     }
     if has_split:
-        problems[f"its {SPLIT} is none of {', '.join(SPLIT_NUMBERS)}"] = lines_where(
-            ~table[SPLIT].isin(list(SPLIT_NUMBERS))
-        )
+        assigned = table[SPLIT].map(split_number, na_action="ignore")
+        problems[f"its {SPLIT} is none of {SPLIT_NAMES}"] = lines_where(assigned.isna())
     check_rows(path, problems)
-    assigned = [SPLIT_NUMBERS[name] for name in table[SPLIT]] if has_split else None
-    return Captioned(folder, names.tolist(), texts.str.strip().tolist(), assigned)
+    splits = assigned.astype(int).tolist() if has_split else None
+    return Captioned(folder, names.tolist(), texts.str.strip().tolist(), splits)
 
 
 def read_images(captioned: Captioned, *, channels: int, size: int) -> Tensor:

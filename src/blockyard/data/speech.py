@@ -26,7 +26,7 @@ from annotated_types import Ge, Gt, Le
 from blockyard.contracts import BatchSize, Because, Length, Seed, Text
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.sounds import SUFFIXES, BadSoundError, SoundFiles, decode
-from blockyard.data.files.split_names import SPLIT_NUMBERS
+from blockyard.data.files.split_names import SPLIT_NAMES, split_number
 from blockyard.data.files.tables import SHOWN, check_rows, column_names, kind_of, lines_where, read_table
 from blockyard.data.splits.recordings import Recording, RecordingData, log
 from blockyard.data.splits.row_splits import split_rows, warn_of_duplicates
@@ -150,11 +150,11 @@ class Speech(RecordingData):
         table = read_table(self._path, columns)
         problems = {f"no {self.file}": lines_where(table[self.file].isna() | (table[self.file] == ""))}
         if has_split:
-            unknown = ~table[self.split].isin(SPLIT_NUMBERS.keys())
-            problems[f"{self.split} is none of {', '.join(SPLIT_NUMBERS)}"] = lines_where(unknown)
+            numbers = table[self.split].map(split_number, na_action="ignore")
+            problems[f"{self.split} is none of {SPLIT_NAMES}"] = lines_where(numbers.isna())
         check_rows(self._path, problems)
         for line, row in zip(table.index, table.to_dict("records"), strict=True):
-            split = SPLIT_NUMBERS[row[self.split]] if has_split else None
+            split = split_number(row[self.split]) if has_split else None
             yield Row(f"line {line}", row[self.file], self._normalized(row[self.text] or ""), split)
 
     def _beside(self) -> Iterator[Row]:

@@ -37,7 +37,9 @@ from blockyard.contracts import (
     CountOrZero,
     DataSpec,
     ImageTokenizer,
+    InputReader,
     Length,
+    NewInputs,
     Seed,
     Side,
     Splits,
@@ -49,7 +51,7 @@ from blockyard.contracts import (
 from blockyard.data.files.class_names import warn_of_names
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.images import read_picture
-from blockyard.data.files.split_names import SPLIT, SPLIT_NUMBERS
+from blockyard.data.files.split_names import SPLIT, SPLIT_NAMES, SPLIT_NUMBERS, split_number
 from blockyard.data.files.table_rows import Kinds, TableRows, read_rows
 from blockyard.data.files.tables import column_names, files_of
 from blockyard.data.rows.captions import CaptionRows
@@ -283,9 +285,8 @@ class Table(AugmentOptions, LoadedData):
             problems |= {f"{name} is neither 0 nor 1": wrong[:, i] for i, name in enumerate(self.labels)}
         problems |= kind.problems(rows)
         if "data.split" in named_columns:
-            splits = np.array(rows.texts(self.split), dtype=object).astype(str)
-            valid = np.isin(splits, list(SPLIT_NUMBERS))
-            problems[f"{self.split} is none of {', '.join(SPLIT_NUMBERS)}"] = ~valid & ~rows.blank(self.split)
+            unknown = np.array([split_number(str(name)) is None for name in rows.texts(self.split)], dtype=bool)
+            problems[f"{self.split} is none of {SPLIT_NAMES}"] = unknown & ~rows.blank(self.split)
         rows.refuse(problems)
         rows = rows.with_plain_names([named_columns[key] for key in _NAMES if key in named_columns])
         if "data.label" in named_columns:
@@ -305,7 +306,7 @@ class Table(AugmentOptions, LoadedData):
             missing = rows.blank(self.label_column)
             negative = np.array([cell in _UNLABELLED for cell in rows.table[self.label_column].to_pylist()])
         splits = np.array(rows.texts(self.split), dtype=object).astype(str)
-        training = np.array([SPLIT_NUMBERS.get(name) == 0 for name in splits])
+        training = np.array([split_number(name) == 0 for name in splits], dtype=bool)
         unlabelled = missing if negative[training].any() else missing | negative
         kept = np.ones(len(rows), dtype=bool)
         for name in dict.fromkeys(splits[~training & ~rows.blank(self.split)].tolist()):
@@ -357,7 +358,9 @@ class Table(AugmentOptions, LoadedData):
         target = torch.zeros(len(rows), dtype=torch.int64)
         if classes:
             target = _indices(rows, self.label_column, classes)
-        named = [SPLIT_NUMBERS[name] for name in rows.texts(self.split)] if "data.split" in self.named_columns else None
+        named = None
+        if "data.split" in self.named_columns:
+            named = [SPLIT_NUMBERS[str(name).lower()] for name in rows.texts(self.split)]
         groups = None if self.group is None else rows.texts(self.group)
         units, repeated = together(keys, groups)
         if named is not None and groups is not None:
@@ -410,6 +413,10 @@ class Table(AugmentOptions, LoadedData):
         assert self._test_rows is not None, "test_texts() is valid after load()"
         rows = [int(self._test_rows[sample]) for sample in samples]
         return shown_texts(self.rows, self.texts, rows, tokenizer, self.context)
+
+    def read_new(self, inputs: Sequence[str], reader: InputReader) -> NewInputs:
+        """Read new rows from tables with the same columns, and texts and images from files of their own."""
+        return self.kind.read_new(inputs, reader)
 
     def read_source(self, path: str) -> Tensor:
         """Return an image file as float32 (1, C, size, size) from -1 (black) to 1, for captions."""

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Batch, ImageTokenizer, TextTokenizer, Transcriber
+from blockyard.data.splits.columns import Ragged
 from blockyard.data.splits.image_tokens import ImageTokenSplit
-from blockyard.data.splits.recordings import RaggedSounds
 from blockyard.errors import UserError
 from blockyard.generate.images import GeneratedImages
 from blockyard.generate.transcribe import transcribed
@@ -101,7 +101,7 @@ def heard_by(judge: Loaded, sounds: Sequence[Tensor]) -> list[str]:
         with torch.inference_mode():
             for first in range(0, len(sounds), _HEARD):
                 part = sounds[first : first + _HEARD]
-                padded, lengths = RaggedSounds.of(part).padded(torch.arange(len(part)))
+                padded, lengths = Ragged.of(part).take(torch.arange(len(part)))
                 batch = Batch(padded, lengths=lengths).to(device)
                 texts += [tokenizer.decode(written) for written in transcribed(model, objective, batch, None)]
     finally:

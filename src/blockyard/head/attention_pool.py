@@ -9,33 +9,27 @@ Cost: O(N D^2 + D V) time
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Role, Seq, Width
-from blockyard.head._pooled import Activation, Pooled, tokens_and_mask
+from blockyard.contracts import Context, Role, Seq
+from blockyard.contracts.inherited_options import with_options_of
+from blockyard.head._pooled import Pooled, tokens_and_mask
 from blockyard.ops.linear import linear
 from blockyard.weight_init import Init
 
 
 class AttentionPool(Pooled):
-    """Leaves out padding and prefix tokens. It has as many heads as the model.
-
-    Options:
-        bias: use a bias on the outputs
-        hidden: activation of a hidden layer before the outputs; null means none
-        width: channels of the hidden layer; null means model.dim
-    """
+    """Leaves out padding and prefix tokens. It has as many heads as the model."""
 
     roles: ClassVar[dict[str, Role]] = {"query": "input"}
 
-    def __init__(
-        self, ctx: Context, *, bias: bool = True, hidden: Activation | None = None, width: Width | None = None
-    ) -> None:
-        super().__init__(ctx, bias=bias, hidden=hidden, width=width)
+    @with_options_of(Pooled)
+    def __init__(self, ctx: Context, **options: Any) -> None:
+        super().__init__(ctx, **options)
         self.heads, self.head_dim = ctx.heads, ctx.head_dim
         self.scale = ctx.score_scale(ctx.head_dim)
         self.query = nn.Parameter(torch.empty(ctx.dim))

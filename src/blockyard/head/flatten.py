@@ -18,13 +18,7 @@ from blockyard.head._pooled import Pooled, tokens_and_mask
 
 
 class Flatten(Pooled):
-    """Gives every token weights of its own, so that sequences must all be of one length. Leaves out prefix tokens.
-
-    Options:
-        bias: use a bias on the outputs
-        hidden: activation of a hidden layer before the outputs; null means none
-        width: channels of the hidden layer; null means model.dim
-    """
+    """Gives every token weights of its own, so that sequences must all be of one length. Leaves out prefix tokens."""
 
     fixed_length: ClassVar[bool] = True
 

@@ -28,7 +28,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Batch, Block, Context, Embedder, NonNegative, Position, Positive, Seq, TokenMixer
+from blockyard.contracts import Batch, Block, Context, Embedder, NonNegative, Position, Seq, TokenMixer
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.head.multi_token import Further, loss_of_ids
 from blockyard.head.token import Token
 from blockyard.ops.linear import Linear
@@ -61,27 +62,14 @@ class MtpModules(Token):
     Options:
         further: modules, each for one token after the next one
         weight: of their mean loss, beside 1 of the next token; 0.3, later 0.1 in DeepSeek-V3
-        tied: share the embedding table instead of learning a separate weight
-        bias: use a bias on the outputs
-        scale: factor on the outputs
-        softcap: bound of the outputs, which a tanh keeps them within; null means none
     """
 
     later_ids: ClassVar[bool] = True
     has_blocks: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        ctx: Context,
-        *,
-        further: Further = 1,
-        weight: NonNegative = 0.3,
-        tied: bool = False,
-        bias: bool = False,
-        scale: Positive = 1.0,
-        softcap: Positive | None = None,
-    ) -> None:
-        super().__init__(ctx, tied=tied, bias=bias, scale=scale, softcap=softcap)
+    @with_options_of(Token, only=("tied", "bias", "scale", "softcap"))
+    def __init__(self, ctx: Context, *, further: Further = 1, weight: NonNegative = 0.3, **options: Any) -> None:
+        super().__init__(ctx, **options)
         self.count, self.weight = further, weight
         self.ahead: Any = nn.ModuleList()
         self.auxiliary: Tensor | None = None

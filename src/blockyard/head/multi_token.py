@@ -25,7 +25,8 @@ from annotated_types import Ge, Le
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Batch, Because, Context, NonNegative, Positive, Seq
+from blockyard.contracts import Batch, Because, Context, NonNegative, Seq
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.head.token import Token
 from blockyard.objective._cross_entropy import chunked_cross_entropy, cross_entropy
 from blockyard.ops.linear import linear
@@ -42,26 +43,13 @@ class MultiToken(Token):
     Options:
         further: tokens after the next one that have a head of their own
         weight: of their mean loss, beside 1 of the next token
-        tied: share the embedding table instead of learning a separate weight
-        bias: use a bias on the outputs
-        scale: factor on the outputs
-        softcap: bound of the outputs, which a tanh keeps them within; null means none
     """
 
     later_ids: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        ctx: Context,
-        *,
-        further: Further = 3,
-        weight: NonNegative = 1.0,
-        tied: bool = False,
-        bias: bool = False,
-        scale: Positive = 1.0,
-        softcap: Positive | None = None,
-    ) -> None:
-        super().__init__(ctx, tied=tied, bias=bias, scale=scale, softcap=softcap)
+    @with_options_of(Token, only=("tied", "bias", "scale", "softcap"))
+    def __init__(self, ctx: Context, *, further: Further = 3, weight: NonNegative = 1.0, **options: Any) -> None:
+        super().__init__(ctx, **options)
         if not ctx.causal or ctx.tokens.vocabulary is None:
             raise ValueError(
                 "head=multi_token predicts the ids of later tokens, for which the model must be causal and read token "

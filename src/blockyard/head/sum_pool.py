@@ -16,13 +16,7 @@ from blockyard.head._pooled import Pooled, tokens_and_mask
 
 
 class SumPool(Pooled):
-    """Leaves out padding and prefix tokens. The prediction can grow with the number of tokens.
-
-    Options:
-        bias: use a bias on the outputs
-        hidden: activation of a hidden layer before the outputs; null means none
-        width: channels of the hidden layer; null means model.dim
-    """
+    """Leaves out padding and prefix tokens. The prediction can grow with the number of tokens."""
 
     def pool(self, x: Tensor, seq: Seq) -> Tensor:
         """x (B, prefix + N, D) -> (B, D)."""

@@ -14,13 +14,14 @@ With one token out of it, it is a trained weighted mean; head=flatten has as man
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, Count, Role, Seq, Width
-from blockyard.head._pooled import Activation, Pooled, tokens_and_mask
+from blockyard.contracts import Context, Count, Role, Seq
+from blockyard.contracts.inherited_options import with_options_of
+from blockyard.head._pooled import Pooled, tokens_and_mask
 from blockyard.weight_init import Init
 
 
@@ -30,9 +31,6 @@ class TokenPool(Pooled):
     Options:
         tokens_out: how many tokens there are behind the matrix, fewer or more than before
         token_bias: add a trained number to each of them
-        bias: use a bias on the outputs
-        hidden: activation of a hidden layer before the outputs; null means none
-        width: channels of the hidden layer; null means model.dim
     """
 
     fixed_length: ClassVar[bool] = True
@@ -40,16 +38,8 @@ class TokenPool(Pooled):
     no_weight_decay: ClassVar[frozenset[str]] = frozenset({"token_bias"})
     roles: ClassVar[dict[str, Role]] = {"weight": "fixed", "token_bias": "fixed"}
 
-    def __init__(
-        self,
-        ctx: Context,
-        *,
-        tokens_out: Count = 4,
-        token_bias: bool = True,
-        bias: bool = True,
-        hidden: Activation | None = None,
-        width: Width | None = None,
-    ) -> None:
+    @with_options_of(Pooled)
+    def __init__(self, ctx: Context, *, tokens_out: Count = 4, token_bias: bool = True, **options: Any) -> None:
         if ctx.tokens.variable:
             raise ValueError("head=token_pool needs sequences of one length; use head=mean_pool")
         if ctx.causal:
@@ -58,7 +48,7 @@ class TokenPool(Pooled):
                 "the others: head=last"
             )
         self.tokens_out = tokens_out  # which `pooled_width` reads
-        super().__init__(ctx, bias=bias, hidden=hidden, width=width)
+        super().__init__(ctx, **options)
         self.length = ctx.tokens.max_len
         self.weight = nn.Parameter(torch.empty(tokens_out, self.length))  # to, from
         self.token_bias = nn.Parameter(torch.empty(tokens_out, 1)) if token_bias else None

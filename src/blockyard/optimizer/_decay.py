@@ -11,10 +11,8 @@ Cost: nothing; cautious a copy of the weights that decay, for the length of a st
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
-import torch
 from torch.optim import Optimizer
 
 from blockyard.optimizer._combined import CombinedOptimizer
@@ -40,19 +38,8 @@ def fade(optimizer: Optimizer, factor: float) -> None:
 class CautiousOptimizer(CombinedOptimizer):
     """Steps its parts without weight decay, then lets those weights decay that the step has not made larger."""
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One step of every part; the closure runs once, before them."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def update_parameters(self) -> None:
+        """Step every part without weight decay, then apply the decay."""
         decays = [float(group["weight_decay"]) for group in self.param_groups]
         before = [
             [(p, p.clone()) for p in group["params"] if p.grad is not None] if decay else []
@@ -67,4 +54,3 @@ class CautiousOptimizer(CombinedOptimizer):
             for p, old in weights:
                 kept = (old - p) * old >= 0  # where the update and the weight have the same sign
                 p.sub_(old * kept, alpha=float(group["lr"]) * decay)
-        return loss

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +11,7 @@ from torch.optim import Optimizer
 
 from blockyard.contracts import Positive, Rate, UpdateRule
 from blockyard.contracts.inherited_options import with_options_of
-from blockyard.optimizer._combined import CombinedOptimizer
+from blockyard.optimizer._combined import BaseOptimizer, CombinedOptimizer
 from blockyard.optimizer._decay import CautiousOptimizer, ParamGroup
 from blockyard.optimizer._newton_schulz import Arithmetic
 from blockyard.optimizer._param_groups import GroupedOptimizer, fused_available, hidden_matrices, split_by_decay
@@ -81,28 +80,24 @@ class MatrixOptimizer(GroupedOptimizer):
         return CautiousOptimizer(parts) if self.cautious else CombinedOptimizer(parts)
 
 
-class MatrixSteps(Optimizer):
-    """The rule of the matrices. Subclasses implement `update`, which keeps its moments in `state` of the parameter."""
+class MatrixSteps(BaseOptimizer):
+    """The rule of the matrices. Subclasses implement `update`, which keeps its moments in `state` of the parameter.
+
+    arithmetic: type that Newton-Schulz computes in, in a rule that has it
+    options: the options of every parameter group that does not set them itself
+    """
+
+    def __init__(self, groups: list[ParamGroup], *, arithmetic: Arithmetic = "float32", **options: Any) -> None:
+        super().__init__(groups, {**options, "weight_decay": 0.0})
+        self.arithmetic = arithmetic
 
     @abstractmethod
     def update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
         """The step of one matrix (M, N), in place."""
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One step over every parameter that has a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def update_parameters(self) -> None:
+        """Update every matrix that has a gradient."""
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
                     self.update(p, p.grad, group)
-        return loss

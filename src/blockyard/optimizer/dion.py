@@ -80,12 +80,6 @@ class Dion(MatrixOptimizer):
 class LowRankSteps(MatrixSteps):
     """The update of matrices. state of each: its momentum (M, N), and the columns (N, r) of the power iteration."""
 
-    def __init__(
-        self, params: list[ParamGroup], *, lr: float, momentum: float, rank: float, scale: Scale, eps: float
-    ) -> None:
-        options = {"lr": lr, "momentum": momentum, "rank": rank, "scale": scale, "eps": eps, "weight_decay": 0.0}
-        super().__init__(params, options)
-
     def update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
         """The step of one matrix (M, N)."""
         state = self.state[p]

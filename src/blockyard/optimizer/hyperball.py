@@ -95,7 +95,7 @@ class Hyperball(MatrixOptimizer):
             momentum=self.momentum,
             nesterov=self.nesterov,
             steps=self.ns_steps,
-            arithmetic=self.arithmetic,
+            arithmetic=self.arithmetic or "float32",
             betas=self.betas,
             eps=self.eps,
         )
@@ -103,23 +103,6 @@ class Hyperball(MatrixOptimizer):
 
 class SphereSteps(MatrixSteps):
     """The update of matrices. state of each: the moments of its direction, its norm, and the number of steps."""
-
-    def __init__(
-        self,
-        params: list[ParamGroup],
-        *,
-        lr: float,
-        direction: Direction,
-        momentum: float,
-        nesterov: bool,
-        steps: int,
-        arithmetic: Arithmetic | None,
-        betas: tuple[float, float],
-        eps: float,
-    ) -> None:
-        options = {"lr": lr, "direction": direction, "momentum": momentum, "nesterov": nesterov, "steps": steps}
-        super().__init__(params, {**options, "betas": betas, "eps": eps, "weight_decay": 0.0})
-        self.arithmetic = arithmetic
 
     def update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
         """The step of one matrix (M, N). Raises ValueError for one that is zero at first."""
@@ -134,7 +117,6 @@ class SphereSteps(MatrixSteps):
         if group["direction"] == "adam":
             update = _adam(state, gradient, group)
         else:
-            assert self.arithmetic is not None
             options = {name: group[name] for name in ("momentum", "nesterov", "steps")}
             update = orthogonal_momentum(state, gradient, arithmetic=self.arithmetic, **options)
         length = update.norm().clamp_min(torch.finfo(p.dtype).tiny)

@@ -87,21 +87,6 @@ class Muon(MatrixOptimizer):
 class OrthogonalSteps(MatrixSteps):
     """The update of matrices. Groups and state have the names of torch.optim.Muon, whose checkpoints it loads."""
 
-    def __init__(
-        self,
-        params: list[ParamGroup],
-        *,
-        lr: float,
-        momentum: float,
-        nesterov: bool,
-        ns_steps: int,
-        adjust_lr_fn: Scale,
-        arithmetic: Arithmetic,
-    ) -> None:
-        options = {"momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps, "adjust_lr_fn": adjust_lr_fn}
-        super().__init__(params, {"lr": lr, "weight_decay": 0.0, **options})
-        self.arithmetic = arithmetic
-
     def update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
         """The step of one matrix (M, N)."""
         update = orthogonal_momentum(

@@ -85,21 +85,6 @@ RMS = 0.2  # of an update, at a learning rate of 1
 class RowNormalised(MatrixSteps):
     """The update of matrices."""
 
-    def __init__(
-        self,
-        params: list[ParamGroup],
-        *,
-        lr: float,
-        momentum: float,
-        second: float,
-        steps: int,
-        arithmetic: Arithmetic,
-        eps: float,
-    ) -> None:
-        options = {"lr": lr, "momentum": momentum, "second": second, "steps": steps, "eps": eps, "weight_decay": 0.0}
-        super().__init__(params, options)
-        self.arithmetic = arithmetic
-
     def update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
         """The step of one matrix (M, N)."""
         state = self.state[p]

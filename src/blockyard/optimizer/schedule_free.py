@@ -14,12 +14,10 @@ all that reads them have x; y is in the state of the optimizer meanwhile, so tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from blockyard.contracts import (
     ChoiceOptions,
@@ -29,6 +27,7 @@ from blockyard.contracts import (
 )
 from blockyard.contracts.inherited_options import with_options_of
 from blockyard.model._unit_weights import without_unit_weights
+from blockyard.optimizer._combined import BaseOptimizer
 from blockyard.optimizer._decay import ParamGroup
 from blockyard.optimizer._param_groups import GroupedOptimizer
 
@@ -80,29 +79,18 @@ class ScheduleFree(GroupedOptimizer):
         return any(group["exchanged"] for group in optimizer.param_groups)
 
 
-class AveragedAdam(Optimizer):
+class AveragedAdam(BaseOptimizer):
     """The update. state of each parameter y: z, the average x, and the second moment; of each group the sum of lr^2.
 
     exchanged: of each group, whether the parameters hold x, and the state `average` y
     """
 
-    def __init__(self, params: list[ParamGroup], *, lr: float, betas: tuple[float, float], eps: float) -> None:
+    def __init__(self, groups: list[ParamGroup], *, lr: float, betas: tuple[float, float], eps: float) -> None:
         counts = {"steps": 0, "weight_sum": 0.0, "exchanged": False}
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, **counts})
+        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, **counts})
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One step over every parameter that has a gradient. Raises RuntimeError while the average is in the model."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def update_parameters(self) -> None:
+        """Update every parameter that has a gradient. Raises RuntimeError while the average is in the model."""
         for group in self.param_groups:
             if group["exchanged"]:
                 raise RuntimeError("the model has its average; exchange the weights back before a step")
@@ -113,7 +101,6 @@ class AveragedAdam(Optimizer):
             for p in group["params"]:
                 if p.grad is not None:
                     self._update(p, p.grad, group, share)
-        return loss
 
     def _update(self, p: Tensor, gradient: Tensor, group: ParamGroup, share: float) -> None:
         state, (mixed, second) = self.state[p], group["betas"]

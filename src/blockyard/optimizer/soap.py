@@ -87,20 +87,6 @@ class SOAP(MatrixOptimizer):
 class EigenbasisAdam(MatrixSteps):
     """The update of matrices. state of each: both moments, L and R with their bases, and the number of steps."""
 
-    def __init__(
-        self,
-        params: list[ParamGroup],
-        *,
-        lr: float,
-        betas: tuple[float, float],
-        shampoo: float,
-        frequency: int,
-        largest: int,
-        eps: float,
-    ) -> None:
-        options = {"lr": lr, "betas": betas, "shampoo": shampoo, "frequency": frequency, "largest": largest}
-        super().__init__(params, {**options, "eps": eps, "weight_decay": 0.0})
-
     def update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
         """The step of one matrix (M, N)."""
         state, (first, second) = self.state[p], group["betas"]

@@ -19,8 +19,6 @@ from torch import nn
 
 from blockyard.contracts import (
     ChoiceOptions,
-    NonNegative,
-    Positive,
     Text,
     UpdateRule,
 )
@@ -60,11 +58,10 @@ class TimmOptim(GroupedOptimizer):
         self,
         *,
         name: Text = "lamb",
-        lr: Positive = 1e-3,
-        weight_decay: NonNegative = 0.05,
         options: dict[str, Any] = {},  # noqa: B006 - never changed; the default that a config shows
         **group_options: Any,
     ) -> None:
+        super().__init__(**group_options)
         from timm.optim import get_optimizer_class, get_optimizer_info  # importing timm takes seconds
 
         for prefix, reason in LEFT_OUT.items():
@@ -77,10 +74,9 @@ class TimmOptim(GroupedOptimizer):
         check_options(name, inspect.signature(kind).parameters, self.options)
         # timm's create_optimizer_v2 has this momentum by default, and not the classes.
         momentum = {"momentum": MOMENTUM} if get_optimizer_info(name).has_momentum else {}
-        self.make = partial(factory, lr=lr, **momentum)
+        self.make = partial(factory, lr=self.lr, **momentum)
         check_values(name, self.make, self.options)
         self.rule = self.update_rule({"name": name})
-        super().__init__(lr=lr, weight_decay=weight_decay, **group_options)
 
     @classmethod
     def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:

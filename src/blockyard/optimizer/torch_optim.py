@@ -21,7 +21,6 @@ from torch import nn
 from blockyard.contracts import (
     ChoiceOptions,
     NonNegative,
-    Positive,
     Text,
     UpdateRule,
 )
@@ -92,11 +91,11 @@ class TorchOptim(GroupedOptimizer):
         self,
         *,
         name: Text = "Adam",
-        lr: Positive = 1e-3,
         weight_decay: NonNegative = 0.0,
         options: dict[str, Any] = {},  # noqa: B006 - never changed; the default that a config shows
         **group_options: Any,
     ) -> None:
+        super().__init__(weight_decay=weight_decay, **group_options)
         if name in LEFT_OUT:
             raise ValueError(f"optimizer.name={name} is not taken: {LEFT_OUT[name]}")
         check_name(name, names(), "torch.optim")
@@ -106,8 +105,7 @@ class TorchOptim(GroupedOptimizer):
         check_options(name, signature, self.options)
         if weight_decay and "weight_decay" not in signature:
             raise ValueError(f"optimizer.weight_decay={weight_decay}: {name} has none; use optimizer.weight_decay=0")
-        check_values(name, partial(self.kind, lr=lr), self.options)
-        super().__init__(lr=lr, weight_decay=weight_decay, **group_options)
+        check_values(name, partial(self.kind, lr=self.lr), self.options)
 
     @classmethod
     def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:

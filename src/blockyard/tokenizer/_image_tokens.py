@@ -29,14 +29,20 @@ class ImageTokens(ImageTokenizer):
 
     column is row of the transposed image, coordinates included; snake goes through every other row from right to
     left; random is one permutation, the same for all images, runs and machines.
+
+    Options:
+        order: order of the tokens on the grid: row by row, column by column, row by row with every other row from
+            right to left (snake), or one random order
+        condition: the start token is the class of the image, so that images of a class can be drawn; null: one for all
     """
 
     item: tuple[int, ...] = ()
     fit_seed: int | None = None
     _cells: Tensor | None = None  # (N,), the cell of the grid of each token, counted row by row
 
-    def __init__(self, order: Order, condition: Literal["class"] | None) -> None:
-        self.order, self.condition = order, condition
+    def __init__(self, *, order: Order = "row", condition: Literal["class"] | None = None) -> None:
+        self.order = order
+        self.condition = condition
 
     @property
     def codes_seed(self) -> int:

@@ -13,17 +13,18 @@ image and its codes is the metric `reconstruction_mse`; bits per code of differe
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
 from blockyard.contracts import Because, DataSpec, Side, TokenizerState, TokenSpec
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.data.splits.order import mix
 from blockyard.tokenizer._cache import fit_once
 from blockyard.tokenizer._grid import patch_grid
-from blockyard.tokenizer._image_tokens import ImageTokens, Order
+from blockyard.tokenizer._image_tokens import ImageTokens
 from blockyard.tokenizer._vq import kmeans, nearest
 
 LARGEST = 100_000  # patches that the centres are found on
@@ -37,24 +38,22 @@ class PatchCodes(ImageTokens):
     Options:
         size: side of a patch in pixels; must divide height and width
         codes: number of codes
-        order: which patch follows which: row, column, snake or random, as for levels
-        condition: the start token is the class of the image, so that images of a class can be drawn; null: one for all
         fit_seed: seed of the patches and centres that k-means starts from, so that runs of any seed have the same
             codes; null: the run's seed, so that each seed has codes of its own
     """
 
     unit: ClassVar[str] = "code"
 
+    @with_options_of(ImageTokens)
     def __init__(
         self,
         *,
         size: Side = 4,
         codes: Codes = 64,
-        order: Order = "row",
-        condition: Literal["class"] | None = None,
         fit_seed: FitSeed | None = 0,
+        **options: Any,
     ) -> None:
-        super().__init__(order, condition)
+        super().__init__(**options)
         self.size, self.count, self.fit_seed = size, codes, fit_seed
         self._centres: Tensor | None = None  # (K, C size size), from 0 to 1
 

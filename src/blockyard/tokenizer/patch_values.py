@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Context, DataSpec, Side, TokenSpec
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.ops.linear import Linear
 from blockyard.tokenizer._grid import patch_grid
-from blockyard.tokenizer._image_tokens import ImageTokens, Order, StartedEmbedder
+from blockyard.tokenizer._image_tokens import ImageTokens, StartedEmbedder
 
 
 class PatchValues(ImageTokens):
@@ -31,14 +32,13 @@ class PatchValues(ImageTokens):
 
     Options:
         size: side of a patch in pixels; must divide height and width
-        order: which patch follows which: row, column, snake or random, as for levels
-        condition: the start token is the class of the image, so that images of a class can be drawn; null: one for all
     """
 
     unit: ClassVar[str] = "dim"
 
-    def __init__(self, *, size: Side = 4, order: Order = "row", condition: Literal["class"] | None = None) -> None:
-        super().__init__(order, condition)
+    @with_options_of(ImageTokens)
+    def __init__(self, *, size: Side = 4, **options: Any) -> None:
+        super().__init__(**options)
         self.size = size
 
     def spec(self, data: DataSpec) -> TokenSpec:

@@ -15,7 +15,7 @@ under a hash of those images and the options.
 from __future__ import annotations
 
 import base64
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Gt, Lt
@@ -23,10 +23,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Count, DataSpec, NonNegative, Side, TokenizerState, TokenSpec, Width, auxiliary_loss
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.data.splits.order import mix
 from blockyard.tokenizer._cache import fit_once
 from blockyard.tokenizer._grid import patch_grid
-from blockyard.tokenizer._image_tokens import ImageTokens, Order
+from blockyard.tokenizer._image_tokens import ImageTokens
 from blockyard.tokenizer._vq import PatchAutoencoder, Quantizer, nearest
 from blockyard.tokenizer.patch_codes import Codes, FitSeed
 from blockyard.weight_init import initialise
@@ -48,13 +49,12 @@ class VQ(ImageTokens):
             are, and k-means over them gives the codes to start from
         commitment: weight of the distance between vectors and their codes in its loss
         decay: of the moving averages that the codes follow
-        order: which patch follows which: row, column, snake or random, as for levels
-        condition: the start token is the class of the image, so that images of a class can be drawn; null: one for all
         fit_seed: seed of the autoencoder's first weights, batches and codes, as for patch_codes
     """
 
     unit: ClassVar[str] = "code"
 
+    @with_options_of(ImageTokens)
     def __init__(
         self,
         *,
@@ -65,11 +65,10 @@ class VQ(ImageTokens):
         steps: Count = 400,
         commitment: NonNegative = 0.25,
         decay: Annotated[float, Gt(0), Lt(1)] = 0.98,
-        order: Order = "row",
-        condition: Literal["class"] | None = None,
         fit_seed: FitSeed | None = 0,
+        **options: Any,
     ) -> None:
-        super().__init__(order, condition)
+        super().__init__(**options)
         self.size, self.count, self.width, self.latent = size, codes, width, latent
         self.steps, self.commitment, self.decay, self.fit_seed = steps, commitment, decay, fit_seed
         self._network: PatchAutoencoder | None = None

@@ -3,9 +3,8 @@
 `read_weights` turns what `init.from` says into tensors by name, in the names of our models. Nothing here runs code of a
 file: a run's checkpoint loads with `weights_only`, and pickles of other programs are refused.
 
-A model of transformers or timm is `init.from=hf:NAME`, `init.from=timm:NAME`, or a folder of either. A name is looked
-up in the local cache of Hugging Face, which both libraries fill. Nothing is downloaded: a run would otherwise depend on
-what a name means on the day it starts. The weights are converted as `blockyard import` does.
+A model of transformers or timm is `init.from=hf:NAME`, `init.from=timm:NAME`, or a folder of either. `weights/library/`
+has a file for each library, which is found on the disk, finds the model, and converts its config and its weights.
 """
 
 from __future__ import annotations
@@ -14,9 +13,10 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -27,21 +27,19 @@ from blockyard.config.project_file import default_outputs
 from blockyard.config.tree import Node
 from blockyard.config.untrusted.local_path import local_path
 from blockyard.contracts import TextTokenizer
-from blockyard.errors import UserError, did_you_mean, first_line
+from blockyard.errors import UserError
 from blockyard.runs.checkpoint import read
 from blockyard.runs.folder import CONFIG, SOURCE_TOKENIZER, TOKENIZER, RunFolder
 from blockyard.runs.identity import semantic
 from blockyard.runs.load import WHICH, components_of
 from blockyard.runs.store import NoSuchRunError, find
 from blockyard.runs.weights_file import INDEX, WEIGHTS, files_of_folder, read_files
-from blockyard.weights.convert.importing import architecture, context_of, converted
-from blockyard.weights.convert.source import CONFIG as LIBRARY_CONFIG
-from blockyard.weights.convert.source import read_source
 from blockyard.weights.lora import merged
 from blockyard.weights.transfer import WeightLayout, content_hash
 
 KEY = "init.from"
-LIBRARIES = ("timm:", "hf:")
+LIBRARIES = Path(__file__).parent / "library"
+LIBRARY_CONFIG = "config.json"
 PICKLES = (".pt", ".pth", ".bin", ".pkl", ".ckpt", ".tar")
 TOKENIZERS = {"tokenizer": TOKENIZER, "source_tokenizer": SOURCE_TOKENIZER}  # the files of their states in a run
 _MODEL = "model."  # the prefix of the model's weights in a checkpoint
@@ -129,7 +127,10 @@ def read_weights(source: Source) -> SourceWeights:
     # Token ids mean what the tokenizer learned, so that is a part of the content.
     states = [read_member(path) for path in source.tokenizer_states().values()]
     if source.library is not None:
-        tensors = converted_weights(source.path)
+        try:
+            tensors = library(source.library).weights(source.path)
+        except UserError as error:
+            raise UserError(f"{KEY}: {error}") from error
         return SourceWeights(tensors, content_hash(tensors))
     if source.run is None or source.files[0].name == WEIGHTS:
         tensors = read_files(source.files)
@@ -267,44 +268,60 @@ def _nodes(config: Node) -> Node:
     return semantic({key: config[key] for key in TOKENIZERS if config.get(key)} | {"allow": config.get("allow")})
 
 
+class Library(Protocol):
+    """The `LIBRARY` of a file in `weights/library/`."""
+
+    def cached(self, model: str) -> Path:
+        """Return the folder of a model in the local cache. Raises UserError if it is unknown, or not there."""
+
+    def weights(self, folder: Path) -> dict[str, Tensor]:
+        """Return the weights of a folder under our names. Raises UserError if no preset is like the model."""
+
+    def config(self, folder: Path) -> Node:
+        """Return the config of the model in a folder. Raises UserError if no preset is like the model."""
+
+
+@cache
+def library_prefixes() -> tuple[str, ...]:
+    """Return the prefixes of sources in libraries, such as "hf:": the files of `weights/library/`."""
+    return tuple(f"{path.stem}:" for path in sorted(LIBRARIES.glob("[a-z]*.py")))
+
+
 def library_of(name: str) -> str | None:
-    """The library that a source names, with its colon; None where it names none."""
-    return next((each for each in LIBRARIES if name.startswith(each)), None)
+    """Return the prefix of the library that a source names; None if it names none."""
+    return next((prefix for prefix in library_prefixes() if name.startswith(prefix)), None)
+
+
+def library(name: str) -> Library:
+    """Return the library of a source such as "hf:NAME"."""
+    stem = name.partition(":")[0]
+    module: Library = import_module(f"{__package__}.{LIBRARIES.name}.{stem}").LIBRARY
+    return module
 
 
 def library_folder(name: str) -> Path:
-    """The folder with config.json and safetensors that `hf:NAME` or `timm:NAME` stands for.
+    """Return the folder with config.json and safetensors that `hf:NAME` or `timm:NAME` stands for.
 
     NAME: a folder, a repository of Hugging Face (`openai-community/gpt2`, with `@REVISION`), or a model of timm
 
     Raises UserError for a name that is unknown, or not in the cache.
     """
-    library = library_of(name)
-    assert library is not None
-    rest = name.removeprefix(library)
-    if not rest:
-        raise UserError(f"{KEY}={name}: a name is missing; write {library}NAME or {library}FOLDER")
-    folder = local_path(rest, KEY)
+    prefix = library_of(name)
+    assert prefix is not None
+    model = name.removeprefix(prefix)
+    if not model:
+        raise UserError(f"{KEY}={name}: a name is missing; write {prefix}NAME or {prefix}FOLDER")
+    folder = local_path(model, KEY)
     if folder.is_dir():
         return folder.absolute()
-    repository, _, revision = rest.partition("@")
-    if library == "timm:" and not repository.startswith("timm/"):
-        repository = _of_timm(name, repository)
-    return _cached(name, repository, revision or None)
-
-
-def converted_weights(folder: Path) -> dict[str, Tensor]:
-    """The weights of a library's folder under the names of ours. Raises UserError where no preset is like the model."""
     try:
-        library = read_source(folder)
-        components = Components(architecture(library.converter.preset, library.foreign))
-        return converted(library, components, context_of(components, library.foreign))[0]
+        return library(name).cached(model)
     except UserError as error:
-        raise UserError(f"{KEY}: {error}") from error
+        raise UserError(f"{KEY}={name}: {error}") from error
 
 
 def files_to_watch(folder: Path) -> Sequence[Path]:
-    """The files whose change means that the weights are read again. Raises UserError where there are none."""
+    """Return the files of a library's model: they are read again after they have changed. Raises UserError for none."""
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:
         raise UserError(f"{KEY}: {folder} has no .safetensors file; files that may hold code are not read")
@@ -312,34 +329,3 @@ def files_to_watch(folder: Path) -> Sequence[Path]:
         raise UserError(f"{KEY}: {folder} has no {LIBRARY_CONFIG}, which says what model its weights are of")
     others = (folder / name for name in (LIBRARY_CONFIG, INDEX, TOKENIZER))
     return [*weights, *(path for path in others if path.is_file())]
-
-
-def _of_timm(name: str, model: str) -> str:
-    """The repository of a pretrained model of timm. Raises UserError."""
-    import timm
-
-    if not timm.is_model(model):
-        raise UserError(f"{KEY}={name}: timm has no model {model!r}{did_you_mean(model, timm.list_models())}")
-    settings = timm.get_pretrained_cfg(model)
-    repository = settings.hf_hub_id if settings is not None else None
-    if not repository:
-        raise UserError(f"{KEY}={name}: timm has no pretrained weights of {model}; name a folder, timm:FOLDER")
-    return str(repository)
-
-
-def _cached(name: str, repository: str, revision: str | None) -> Path:
-    """The folder of a repository in the cache. Raises UserError where it is not there."""
-    from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(repository, revision=revision, local_files_only=True))
-    except HFValidationError as error:
-        raise UserError(f"{KEY}={name}: no name of a repository, and no folder ({first_line(error)})") from error
-    except LocalEntryNotFoundError as error:
-        at = f" --revision {revision}" if revision else ""
-        raise UserError(
-            f"{KEY}={name}: {repository} is not in the local cache ({constants.HF_HUB_CACHE}), and runs download "
-            f"nothing; fetch it once with `hf download {repository}{at} --include '*.json' '*.safetensors'`, or name "
-            "a folder"
-        ) from error

@@ -25,10 +25,7 @@ from blockyard.contracts import DataSpec, Inputs, Tokenizer
 from blockyard.errors import UserError, first_line
 from blockyard.runs.identity import semantic
 from blockyard.runs.load import components_of, load
-from blockyard.weights.convert.importing import architecture, composed_run, context_of, converted
-from blockyard.weights.convert.source import CONFIG as LIBRARY_CONFIG
-from blockyard.weights.convert.source import read_source
-from blockyard.weights.sources import TOKENIZERS, Source, facts, find_source, outline
+from blockyard.weights.sources import LIBRARY_CONFIG, TOKENIZERS, Source, facts, find_source, library, outline
 from blockyard.weights.transfer import Transfer, compare
 from blockyard.weights.transfer import load as put
 
@@ -295,12 +292,9 @@ def _components(source: Source, components: Components) -> Components:
     """The teacher's components; those of a library's model with the data and the objective of the run."""
     if source.run is not None:
         return components_of(source.run, allow_of(components.config))
+    assert source.library is not None
     try:
-        read = read_source(source.path)
-        if read.partly:
-            raise UserError(f"{read.name} is only a part of a model here, because {read.partly}")
-        composition = composed_run(read, ()) if read.foreign.vocabulary is not None else None
-        config = composition.config if composition else architecture(read.converter.preset, read.foreign)
+        config = library(source.library).config(source.path)
     except UserError as error:
         raise UserError(f"{KEY}={source}: {error}") from error
     config = config | {
@@ -314,9 +308,8 @@ def _components(source: Source, components: Components) -> Components:
 
 def _of_library(source: Source, teacher: Components) -> nn.Module:
     """A library's model with its weights, for inputs of the run's sizes. Raises UserError where they do not fit."""
-    read = read_source(source.path)
-    whole = Components(architecture(read.converter.preset, read.foreign))
-    weights = converted(read, whole, context_of(whole, read.foreign))[0]
+    assert source.library is not None
+    weights = library(source.library).weights(source.path)
     for text in _library_problems(source, teacher):
         raise UserError(f"{KEY}={source}: {text}")
     model = teacher.model(0)

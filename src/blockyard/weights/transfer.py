@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from blockyard.contracts import Embedder, Position
 from blockyard.errors import UserError, fold
 from blockyard.model._part_names import is_in
-from blockyard.weights.convert.number_types import number_type_problem
 from blockyard.weights.lora import plain_name
+from blockyard.weights.number_types import number_type_problem
 from blockyard.weights.parts import HEAD
 
 log = logging.getLogger("blockyard")

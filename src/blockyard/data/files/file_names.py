@@ -8,6 +8,9 @@ from collections.abc import Callable, Collection, Iterable
 from functools import cache
 from pathlib import Path
 
+from blockyard.atomic_files import is_regular
+from blockyard.errors import UserError, shortened
+
 log = logging.getLogger("blockyard")
 
 # Names, in lower case, that Windows, macOS's archives and network storage leave in folders.
@@ -47,6 +50,14 @@ def data_files(root: Path, files: Iterable[Path], suffixes: Collection[str] = ()
 @cache
 def _report(level: int, message: str) -> None:
     log.log(level, "%s", message)
+
+
+def new_file(text: str) -> Path:
+    """Return the file that an argument of the command line names. Raises UserError where there is none."""
+    path = Path(text).expanduser()
+    if not is_regular(path):
+        raise UserError(f"no file {shortened(text)}")
+    return path
 
 
 def spelled(name: str, exists: Callable[[str], bool]) -> str | None:

@@ -7,7 +7,7 @@ import gzip
 import zlib
 from pathlib import Path
 
-from blockyard.data.files.split_names import SPLIT, SPLIT_NUMBERS
+from blockyard.data.files.split_names import SPLIT, SPLIT_NAMES, SPLIT_NUMBERS, split_number
 
 Pair = tuple[str, str]  # source, target
 
@@ -62,10 +62,9 @@ def _column(path: Path, header: list[str], names: list[str], key: str, name: str
 
 
 def _splits(path: Path, values: list[str]) -> list[int]:
-    unknown = sorted(set(values) - SPLIT_NUMBERS.keys())
+    unknown = sorted(value for value in set(values) if split_number(value) is None)
     if unknown:
         raise ValueError(
-            f"unknown values in column {SPLIT} of {path}: {', '.join(unknown)[:200]}; "
-            f"allowed: {', '.join(SPLIT_NUMBERS)}"
+            f"unknown values in column {SPLIT} of {path}: {', '.join(unknown)[:200]}; allowed: {SPLIT_NAMES}"
         )
-    return [SPLIT_NUMBERS[value] for value in values]
+    return [SPLIT_NUMBERS[value.lower()] for value in values]

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from blockyard.contracts import DataSpec, Splits, TextTokenizer, Tokenizer
+from blockyard.contracts import DataSpec, InputReader, NewInputs, Splits, TextTokenizer, Tokenizer
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.table_rows import TableRows
+from blockyard.data.files.tables import kind_of
 from blockyard.data.rows.kind import AssignedRows, Reads, RowKind
+from blockyard.data.splits.columns import ColumnSplit, Ragged
 from blockyard.data.splits.labelled_texts import LabelledSplit, LabelledTexts
 from blockyard.data.splits.row_splits import warn_of_cut
 from blockyard.errors import UserError
@@ -67,6 +70,21 @@ class TextRows(RowKind):
         """Return the splits; fit the tokenizer on the texts of training unless it has a state."""
         splits = labelled_splits(assigned, tokenizer, self.texts, self.context)
         return splits, sha256(_cells(assigned, [assigned.label, *self.texts]))
+
+    def read_new(self, inputs: Sequence[str], reader: InputReader) -> NewInputs:
+        """Return both texts of each row of tables, joined as in training; single texts as for other data."""
+        if self.pair is None:
+            return reader.read(inputs)
+        assert isinstance(reader.tokenizer, TextTokenizer)
+        if any(kind_of(Path(text)) is None for text in inputs):
+            columns = " and ".join(self.texts)
+            raise UserError(f"{reader.run} reads two texts an input; give a table with the columns {columns}")
+        rows = self.new_rows(inputs)
+        rows.refuse({f"no {name}": rows.blank(name) for name in self.texts})
+        pairs = list(zip(*(rows.texts(name) for name in self.texts), strict=True))
+        start = reader.tokenizer.spec(self.spec()).start
+        token_ids = [join_ids([reader.tokenizer.encode(text) for text in pair], start, self.context) for pair in pairs]
+        return NewInputs([" | ".join(pair) for pair in pairs], ColumnSplit(Ragged.of(token_ids)))
 
 
 def labelled_splits(assigned: AssignedRows, tokenizer: Tokenizer, columns: Sequence[str], context: int) -> Splits:

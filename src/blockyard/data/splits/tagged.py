@@ -19,6 +19,7 @@ from torch import Tensor
 
 from blockyard.contracts import Batch, TextTokenizer
 from blockyard.data.files.conll import Sentence
+from blockyard.data.splits.columns import ColumnSplit, Ragged
 from blockyard.errors import UserError, quoted
 
 
@@ -92,8 +93,8 @@ class Cutter:
         return self._known[key]
 
 
-class TaggedSplit:
-    """One split of sentences.
+class TaggedSplit(ColumnSplit):
+    """One split of sentences: the inputs are token ids, the target as in the module's docstring.
 
     sentences: as they were read; names: of the tags, in the order of their numbers
     tag_counts: (V,) int64, the words of the training split with each tag
@@ -102,21 +103,16 @@ class TaggedSplit:
     def __init__(
         self, sentences: Sequence[Sentence], pieces: Sequence[Pieces], names: Sequence[str], tag_counts: Tensor
     ) -> None:
-        self.sentences, self.pieces, self.names = list(sentences), list(pieces), tuple(names)
-        self.tag_counts = tag_counts
-        self.lengths = torch.tensor([len(each.ids) for each in pieces])  # (n,)
-        self._start = self.lengths.cumsum(0) - self.lengths
+        ids = Ragged.of([sentence.ids for sentence in pieces])
         numbers = {name: number for number, name in enumerate(names)}
-        self._ids = torch.tensor([token_id for each in pieces for token_id in each.ids], dtype=torch.int32)
-        target = torch.full((len(self._ids),), Batch.ignore, dtype=torch.int32)
-        for start, sentence, own in zip(self._start.tolist(), sentences, pieces, strict=True):
-            for first, last, tag in zip(own.first, own.last, sentence.tags, strict=False):
+        target = torch.full((len(ids.stream),), Batch.ignore, dtype=torch.int32)
+        for start, sentence, cut in zip(ids.start.tolist(), sentences, pieces, strict=True):
+            for first, last, tag in zip(cut.first, cut.last, sentence.tags, strict=False):
                 target[start + first] = numbers[tag]
                 target[start + first + 1 : start + last + 1] = numbers[tag] + len(names)
-        self._target = target
-
-    def __len__(self) -> int:
-        return len(self.sentences)
+        super().__init__(ids, Ragged(target, ids.lengths, fill=Batch.ignore))
+        self.sentences, self.pieces, self.names = list(sentences), list(pieces), tuple(names)
+        self.tag_counts = tag_counts
 
     def read_forms(self, sample: int) -> tuple[str, ...]:
         """Return the words of a sentence that a model reads, each of which has a target."""
@@ -125,15 +121,6 @@ class TaggedSplit:
     def read_tags(self, sample: int) -> tuple[str, ...]:
         """Return their tags."""
         return self.sentences[sample].tags[: self.pieces[sample].forms]
-
-    def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Return inputs (B, longest), target (B, longest) as in the module's docstring, and lengths (B,)."""
-        lengths = self.lengths[order]
-        position = torch.arange(int(lengths.max()))
-        index = (self._start[order][:, None] + position).clamp_max(len(self._ids) - 1)  # (B, longest)
-        padding = position >= lengths[:, None]
-        inputs = self._ids[index].long().masked_fill(padding, 0)
-        return Batch(inputs, self._target[index].long().masked_fill(padding, Batch.ignore), lengths=lengths)
 
 
 def bracketed(forms: Sequence[str], spans: Sequence[tuple[int, int, str]]) -> str:

@@ -60,7 +60,7 @@ def _check_causality(components: Components, probe: nn.Module, split: Split, for
 
 
 def _check_padding(components: Components, probe: nn.Module, split: Split, foreign: list[str]) -> None:
-    """Compare the predictions for a short sample alone with those for it beside a longer one, which pads it."""
+    """Compare the predictions for a short sample alone with its predictions beside a longer one, where it is padded."""
     pair = _short_and_long(split)
     if pair is None:
         return
@@ -107,7 +107,7 @@ def _foreign(components: Components) -> list[str]:
 
 
 def _gap(probe: nn.Module, batch: Batch, first: int, vocabulary: int) -> int | None:
-    """The first token before `first` whose prediction changes when the ids from `first` on are replaced."""
+    """Return the first token before `first` with another prediction when the ids from `first` on are replaced."""
     changed = batch.inputs.clone()
     changed[:, first:] = (changed[:, first:] + 1) % vocabulary
     with torch.random.fork_rng(), torch.no_grad():
@@ -121,7 +121,7 @@ def _gap(probe: nn.Module, batch: Batch, first: int, vocabulary: int) -> int | N
 
 
 def _stirred(model: nn.Module) -> nn.Module:
-    """A copy in evaluation mode whose parameters are moved; a very large model itself is only copied."""
+    """Return a copy in evaluation mode with moved parameters; a very large model is copied as it is."""
     probe = copy.deepcopy(model).eval()
     if sum(each.numel() for each in probe.parameters()) <= _LARGEST:
         generator = torch.Generator().manual_seed(1)

@@ -22,7 +22,7 @@ from blockyard.report.home.page import sweeps
 from blockyard.report.render.markdown import escape
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import Loaded
-from blockyard.weights.exporting import LibraryModel
+from blockyard.weights.convert.exporting import LibraryModel
 
 # What the hub calls the task of an Auto class.
 PIPELINES = {

@@ -18,7 +18,7 @@ from blockyard.sweep.plan.sweep_plan import PlanFacts
 from blockyard.sweep.stopping.due import Standing
 
 
-@dataclass
+@dataclass(frozen=True)
 class ArmRuns:
     """One arm.
 
@@ -53,7 +53,7 @@ class ArmRuns:
         return [run for run in self.runs if run.done]
 
 
-@dataclass
+@dataclass(frozen=True)
 class ComparisonInput:
     """All arms and runs of a comparison.
 

@@ -72,11 +72,6 @@ def override_list(value: Any, where: str, problems: list[str]) -> list[str]:
     return [] if issues else value
 
 
-def default_baseline(arms: list[Arm]) -> str | None:
-    """The arm that the others are compared with where the file names none: the first."""
-    return arms[0].name if arms else None
-
-
 def name_problem(name: str, where: str) -> str | None:
     """Why an arm cannot have this name, or None. Names appear in file names, tables and `expect`."""
     if not _NAME.fullmatch(name) or name in (".", "..", "and"):

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from blockyard.config.build import CONTRACTS, LATE
 from blockyard.config.layer_kinds import nodes_of_layers
 from blockyard.config.tree import Node
 from blockyard.contracts import Context, DataSpec
@@ -19,10 +20,9 @@ from blockyard.weights.convert.rules import ConversionRule
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 Library = Literal["transformers", "timm"]
-# The families that decide what a model computes.
-MODEL = (
-    *("position", "token_mixer", "channel_mixer", "norm", "block", "residual", "layers", "model", "head"),
-    "parametrization",
+# The families whose choices decide the function that a model computes: its modules, and builders that say so.
+MODEL_FAMILIES = tuple(
+    family for family, contract in CONTRACTS.items() if family in LATE or getattr(contract, "decides_function", False)
 )
 
 
@@ -116,7 +116,7 @@ class Converter:
     model_type: str = ""
     others: tuple[str, ...] = ()
     partly: str = ""
-    families: tuple[str, ...] = MODEL
+    families: tuple[str, ...] = MODEL_FAMILIES
     uncompared: frozenset[str] = frozenset()
 
     @property

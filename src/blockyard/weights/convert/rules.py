@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from blockyard.errors import UserError, fold
-from blockyard.weights.convert.number_types import is_low_precision, number_type_problem
+from blockyard.weights.number_types import is_low_precision, number_type_problem
 
 Map = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 # What is done with a weight of theirs, and what undoes it.

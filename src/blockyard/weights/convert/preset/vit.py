@@ -12,7 +12,7 @@ from torch import Tensor
 
 from blockyard.contracts import DataSpec
 from blockyard.weights.convert import keys
-from blockyard.weights.convert.converter import MODEL, Trained
+from blockyard.weights.convert.converter import MODEL_FAMILIES, Trained
 from blockyard.weights.convert.rules import ConversionRule, block_modules, modules, reshaped, same
 from blockyard.weights.convert.settings import LibrarySettings
 
@@ -121,5 +121,5 @@ def _prefix(bare: bool, has_class: bool, registers: int) -> ConversionRule:
     return ConversionRule((*ours, "position.table"), (*tokens, "pos_embed"), to_ours, to_theirs)
 
 
-FAMILIES = ("tokenizer", *MODEL)
+FAMILIES = ("tokenizer", *MODEL_FAMILIES)
 CONVERTER = keys.declared("vit", "VisionTransformer", KEYS, rules, images, library="timm", families=FAMILIES)

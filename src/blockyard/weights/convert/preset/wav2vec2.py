@@ -14,7 +14,7 @@ from blockyard.config.override_grammar import to_override
 from blockyard.contracts import DataSpec
 from blockyard.errors import UserError
 from blockyard.weights.convert import keys
-from blockyard.weights.convert.converter import MODEL, Trained
+from blockyard.weights.convert.converter import MODEL_FAMILIES, Trained
 from blockyard.weights.convert.rules import (
     KINDS,
     ConversionRule,
@@ -153,6 +153,6 @@ CONVERTER = keys.declared(
     ],
     _rules,
     lambda _: DataSpec("text", (64,), variable=True, source=AUDIO),
-    families=("source_tokenizer", *MODEL),
+    families=("source_tokenizer", *MODEL_FAMILIES),
     uncompared=frozenset({"source_tokenizer.standardize"}),  # which the library leaves to its feature extractor
 )

@@ -14,7 +14,7 @@ from blockyard.config.override_grammar import to_override
 from blockyard.contracts import DataSpec
 from blockyard.errors import UserError
 from blockyard.weights.convert import keys
-from blockyard.weights.convert.converter import MODEL
+from blockyard.weights.convert.converter import MODEL_FAMILIES
 from blockyard.weights.convert.rules import ConversionRule, block_modules, modules, per_block, same, table_and_head
 from blockyard.weights.convert.settings import LibrarySettings
 
@@ -136,5 +136,5 @@ CONVERTER = keys.declared(
     ],
     _rules,
     _speech,
-    families=("source_tokenizer", "source_position", *MODEL),
+    families=("source_tokenizer", "source_position", *MODEL_FAMILIES),
 )

@@ -1,6 +1,6 @@
-"""Images or sounds that a model writes for the first sources of a split, beside the true ones and what a judge reads.
+"""The figure of `blockyard eval write=true`: recordings with their texts, or images or sounds beside the true ones.
 
-Of sounds there are spectrograms, and WAV files beside the figure.
+Written images and sounds are shown with their reading by a judge; sounds have WAV files beside the figure.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from blockyard.contracts import SoundTokenizer
 from blockyard.data.files.sounds import write_wav
 from blockyard.evaluate.written import Written
 from blockyard.inspect._canvas import HIGHLIGHT, INK, printable, wrap
+from blockyard.inspect.figures._recordings import draw_recordings
 from blockyard.inspect.figures.sound_figure import spectrogram_panel
-from blockyard.inspect.panels import Heat, Page, Panel, draw, grid, mark, picture
+from blockyard.inspect.panels import Heat, Page, Panel, grid, mark, picture
+from blockyard.inspect.panels import draw as draw_pages
 from blockyard.inspect.sound import Sound
 from blockyard.runs.load import Loaded
 from blockyard.runs.result_files import result_stem
@@ -25,7 +27,20 @@ EXAMPLES = 4  # sounds of the figure
 _LINE = 26  # characters of a source above its images
 
 
-def draw_written_images(loaded: Loaded, written: Written, folder: Path) -> Path | None:
+def draw(loaded: Loaded, written: Written, subject: str, path: Path) -> list[Path]:
+    """Draw the first samples of a split, and return the figure and sounds; none for texts that a model writes of texts.
+
+    subject: the split; path: the file with the texts
+    """
+    folder = path.parent
+    figure = draw_recordings(loaded, written, subject, path)
+    figure = figure or _draw_images(loaded, written, subject, folder)
+    figure = figure or _draw_sounds(loaded, written, subject, folder)
+    sounds = _write_sounds(loaded, written, folder)
+    return [] if figure is None else [figure, *sounds]
+
+
+def _draw_images(loaded: Loaded, written: Written, subject: str, folder: Path) -> Path | None:
     """Draw drawn-PART.png; None for a run that draws no images.
 
     Below each drawing stands what the judge reads in it, in another colour where that is not what is asked for.
@@ -35,7 +50,7 @@ def draw_written_images(loaded: Loaded, written: Written, folder: Path) -> Path 
         return None
     right = sum(text == reference for _, reference, text in written.texts)
     title = (
-        f"{loaded.folder.name}, {loaded.weights}: the first of the {written.part} split, true and drawn; "
+        f"{loaded.folder.name}, {loaded.weights}: the first of {subject}, true and drawn; "
         f"{right} of {len(written.texts)} are read as asked for"
     )
     panels: list[Panel] = []
@@ -46,7 +61,7 @@ def draw_written_images(loaded: Loaded, written: Written, folder: Path) -> Path 
         panels.append(Panel([_image(true, levels)], wrap(source, _LINE), left=True, title_size=6, frame=False))
         panels.append(Panel([_image(drawn, levels), below], "drawn", left=True, title_size=6, frame=False))
     stem = result_stem(loaded, "drawn", written.part, written.searched)
-    (path,) = draw([Page(stem, title, grid(panels, 2 * ACROSS), (1.15, 1.6))], folder)
+    (path,) = draw_pages([Page(stem, title, grid(panels, 2 * ACROSS), (1.15, 1.6))], folder)
     return path
 
 
@@ -55,7 +70,7 @@ def _image(image: Tensor, levels: int) -> Heat:
     return picture(pixels.expand(*pixels.shape[:2], 3))
 
 
-def draw_spoken(loaded: Loaded, written: Written, folder: Path) -> Path | None:
+def _draw_sounds(loaded: Loaded, written: Written, subject: str, folder: Path) -> Path | None:
     """Draw spoken-PART.png, a true sound and the written one in each row; None for a run that writes no sounds.
 
     Above each written sound stands what the judge hears in it, in another colour where that is not the source.
@@ -65,7 +80,7 @@ def draw_spoken(loaded: Loaded, written: Written, folder: Path) -> Path | None:
         return None
     shown = written.outputs[:EXAMPLES]
     title = (
-        f"{loaded.folder.name}, {loaded.weights}: the first of the {written.part} split, true and written; "
+        f"{loaded.folder.name}, {loaded.weights}: the first of {subject}, true and written; "
         f"CER {written.scores['cer']:.3f} of {len(written.texts)}"
     )
     seconds = max(len(sound) for pair in shown for sound in pair) / tokenizer.rate
@@ -81,7 +96,7 @@ def draw_spoken(loaded: Loaded, written: Written, folder: Path) -> Path | None:
     for panel in (panel for row in rows for panel in row):
         panel.xlim = (0, seconds)
         panel.left = True
-    (path,) = draw([Page(_stem(loaded, written), title, rows, (5.0, 1.5), few_colours=True)], folder)
+    (path,) = draw_pages([Page(_stem(loaded, written), title, rows, (5.0, 1.5), few_colours=True)], folder)
     return path
 
 
@@ -91,7 +106,7 @@ def _sound_panel(samples: Tensor, rate: int, title: str) -> Panel:
     return spectrogram_panel(Sound(samples.float() / 32768, rate, torch.zeros(1)), title)
 
 
-def write_spoken(loaded: Loaded, written: Written, folder: Path) -> list[Path]:
+def _write_sounds(loaded: Loaded, written: Written, folder: Path) -> list[Path]:
     """Write the written sounds of the figure as spoken-PART-1.wav and so on; none for a run that writes no sounds."""
     tokenizer = loaded.tokenizer
     if not isinstance(tokenizer, SoundTokenizer):

@@ -115,6 +115,14 @@ def test_classes_that_look_alike_are_reported_in_one_warning(tmp_path: Path, cap
     assert "it has the class none: leave a cell empty" in message
 
 
+def test_names_of_splits_in_any_case(tmp_path: Path) -> None:
+    spelled = {"train": "TRAIN", "dev": "Validation", "test": "Test"}
+    columns = ("text", "label", "split")
+    plain = write(tmp_path / "plain.csv", columns)
+    other = write(tmp_path / "other.csv", columns, [row | {"split": spelled[row["split"]]} for row in rows()])
+    assert texts_of(Table(path=str(other)).load(Byte())) == texts_of(Table(path=str(plain)).load(Byte()))
+
+
 def test_a_split_without_labels_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The test split of GLUE has the label -1."""
     path = tmp_path / "x.csv"

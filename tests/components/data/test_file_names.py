@@ -17,11 +17,11 @@ from blockyard.data.files.sounds import SoundFiles
 from blockyard.data.files.tables import files_of
 from blockyard.data.files.token_shards import token_files
 from blockyard.data.image_folder import ImageFolder
+from blockyard.data.rows.new_inputs import input_files
 from blockyard.data.table import Table
 from blockyard.data.text_file import TextFile
 from blockyard.data.webdataset import WebDataset, shards_of
 from blockyard.errors import UserError
-from blockyard.evaluate.new_inputs import _files_of
 from blockyard.tokenizer.char import Char
 from blockyard.tokenizer.patch import Patch
 from tests.support.image_files import samples, write_images, write_shard
@@ -100,7 +100,7 @@ def test_other_folders_leave_out_what_is_no_data(tmp_path: Path, caplog: pytest.
     assert token_files(tmp_path / "bin") == [tmp_path / "bin" / "train.bin"]
     assert files_of(str(tmp_path / "csv")) == [tmp_path / "csv" / "train.csv"]
     assert TextFile(path=str(tmp_path / "txt"))._files() == [tmp_path / "txt" / "train.txt"]
-    assert _files_of(tmp_path / "png", {".png"}, "image") == [tmp_path / "png" / "train.png"]
+    assert input_files(tmp_path / "png", {".png"}, "image") == [tmp_path / "png" / "train.png"]
     token_files(tmp_path / "bin")
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == len(set(lines)) == 7

@@ -17,7 +17,7 @@ from blockyard.model._prefix import Prefix
 from blockyard.optimizer._param_groups import hidden_matrices, split_by_decay
 from blockyard.token_mixer.fully_connected import FullyConnected
 from blockyard.weight_init import initialise
-from tests.components.tiny_models import build_tiny
+from tests.components.model.tiny_models import build_tiny
 from tests.support.every import every
 from tests.support.helpers import GRIDS, choices, context, factory, node, tiny
 

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from blockyard.config import schema
 from blockyard.contracts import Inputs, Memory, Seq
 from blockyard.model._prefix import Prefix
-from tests.components.tiny_models import build_tiny
+from tests.components.model.tiny_models import build_tiny
 from tests.support.helpers import blocks, choices, factory, node, tiny, token_ids
 
 

@@ -11,7 +11,7 @@ from blockyard.contracts import Batch, Inputs
 from blockyard.model._embedding import MaskToken
 from blockyard.objective._patches import cut, join
 from blockyard.objective.restore import Restore
-from tests.components.restoring import CO2, DIGITS, TINY, components, stirred
+from tests.components.objective.restoring import CO2, DIGITS, TINY, components, stirred
 
 BARE = (
     *("data=digits", "tokenizer=patch", "position=learned", "head=token", "objective=restore", "model=bare"),

@@ -9,8 +9,8 @@ from torch.testing import assert_close
 
 from blockyard.contracts import Inputs
 from blockyard.model._block_stack import loop_of
+from tests.components.model.tiny_models import build_tiny
 from tests.components.properties.checks import cached_decoding, causality, packing, padding
-from tests.components.tiny_models import build_tiny
 from tests.support.helpers import LENGTH, cycle_model, stir, tiny, token_ids
 
 ORDER = (0, 1, 2, 1, 2, 3)

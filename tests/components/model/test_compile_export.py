@@ -19,7 +19,7 @@ from blockyard.config.compose import compose
 from blockyard.contracts import Batch, Seq
 from blockyard.model._transformer import Tower
 from blockyard.ops import attend
-from blockyard.weights.exporting import by_name
+from blockyard.weights.convert.exporting import by_name
 from tests.config.preset_data import small
 from tests.config.product_batches import batch_for
 from tests.support.helpers import tiny, token_ids

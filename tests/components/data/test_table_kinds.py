@@ -155,7 +155,7 @@ def _std(values: np.ndarray, splits: Splits) -> Tensor:
 
 def _held(values: np.ndarray, splits: Splits) -> list[int]:
     """The rows that are not in training, found by the order of the values of the first column."""
-    order = torch.cat([split.values[:, 0] for split in splits]).argsort()  # type: ignore[attr-defined]
+    order = torch.cat([split.inputs[:, 0] for split in splits]).argsort()  # type: ignore[attr-defined]
     rank = torch.from_numpy(values[:, 0]).argsort()
     count = len(splits.train)
     return rank[[n for n, i in enumerate(order.tolist()) if i >= count]].tolist()

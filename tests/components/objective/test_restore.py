@@ -22,7 +22,7 @@ from blockyard.objective._patches import cut, join
 from blockyard.objective.restore import Restore
 from blockyard.tokenizer.patch import Patch
 from blockyard.tokenizer.series_patch import SeriesPatch
-from tests.components.restoring import CO2, DIGITS, TASK, components, stirred
+from tests.components.objective.restoring import CO2, DIGITS, TASK, components, stirred
 from tests.support.tolerances import float32
 
 IMAGE, SERIES = DataSpec("image", (2, 4, 6)), DataSpec("series", (14, 3))

@@ -32,9 +32,9 @@ from blockyard.runs.identity import identity
 from blockyard.token_mixer._caches import EmptyCache
 from blockyard.token_mixer._values import Values
 from blockyard.token_mixer.attention import Attention, SharedKeys
-from tests.components.carried_models import LOOPED, SETTINGS, built, options
+from tests.components.model.carried_models import LOOPED, SETTINGS, built, options
+from tests.components.model.tiny_models import build_tiny
 from tests.components.properties.checks import cached_decoding, causality, packing, padding
-from tests.components.tiny_models import build_tiny
 from tests.generate.decoding import beam, greedy
 from tests.support.every import every
 from tests.support.helpers import LENGTH, choices, combinations, context, cycle_model, factory, node, tiny, token_ids

@@ -17,8 +17,8 @@ from blockyard.contracts import Inputs, Kind, iter_blocks
 from blockyard.layers.pattern import Pattern
 from blockyard.model import _block_stack
 from blockyard.weight_init import initialise
+from tests.components.model.tiny_models import build_tiny, tiny_parts
 from tests.components.properties.checks import cached_decoding, causality, packing, padding
-from tests.components.tiny_models import build_tiny, tiny_parts
 from tests.support.helpers import LENGTH, factory, stir, tiny, token_ids
 
 DEPTH = 4

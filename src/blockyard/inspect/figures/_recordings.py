@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from blockyard.data.splits.order import take
+from blockyard.evaluate.written import Written
 from blockyard.inspect.attention_weights import LayerAttention, attention_layers
 from blockyard.inspect.figures._attention_panels import scale_end
 from blockyard.inspect.figures.sound_figure import attends_sound, over_time, overlay, spectrogram_panel
@@ -20,12 +20,8 @@ EXAMPLES = 4
 _LONGEST = 90  # characters of a text above its spectrogram
 
 
-def draw_written_sounds(
-    loaded: Loaded, part: str, texts: Sequence[tuple[str, str, str]], folder: Path, name: str
-) -> Path | None:
-    """Draw NAME.png; None for a run whose source is no sound.
-
-    part: "test", "val" or "train"; texts: (source, reference, written) of its samples, from the first one on
+def draw_recordings(loaded: Loaded, written: Written, subject: str, path: Path) -> Path | None:
+    """Draw the texts of the first recordings beside `path`; None for a run whose source is no sound.
 
     Each recording has its spectrogram, with the labels where CTC hears them, and over it the attention of the last
     layer that attends to the sound, the mean over heads and queries. Where that is cross-attention, it has a panel of
@@ -35,19 +31,19 @@ def draw_written_sounds(
     if source is None or source.modality != "audio" or source.rate is None:
         return None
     splits = splits_of(loaded)
-    split = {"test": splits.test, "val": splits.validation, "train": splits.train}[part]
-    indices = range(min(EXAMPLES, len(texts)))
+    split = {"test": splits.test, "val": splits.validation, "train": splits.train}[written.part]
+    indices = range(min(EXAMPLES, len(written.texts)))
     samples = [sample_of(loaded, take(split, torch.tensor([index]), None), index) for index in indices]
     attended = [_last_layer(loaded, sample) for sample in samples]
     panels: list[Panel] = []
-    for sample, layer, (_, reference, written) in zip(samples, attended, texts, strict=False):
-        title = f"reference: {_short(reference)}\nwritten: {_short(written)}"
+    for sample, layer, (_, reference, text) in zip(samples, attended, written.texts, strict=False):
+        title = f"reference: {_short(reference)}\nwritten: {_short(text)}"
         panels += _panels(sample, layer, title)
     panels[-1].xlabel = "seconds"
-    title = f"{loaded.folder.name}, {loaded.weights}: the first recordings of the {part} split"
-    page = Page(name, title, [[panel] for panel in panels], (8.0, 1.5), few_colours=True)
-    (path,) = draw([page], folder)
-    return path
+    title = f"{loaded.folder.name}, {loaded.weights}: the first recordings of {subject}"
+    page = Page(path.stem, title, [[panel] for panel in panels], (8.0, 1.5), few_colours=True)
+    (figure,) = draw([page], path.parent)
+    return figure
 
 
 def _last_layer(loaded: Loaded, sample: Sample) -> LayerAttention | None:

@@ -16,8 +16,8 @@ from blockyard.tokenizer._views import ViewEmbedder
 from blockyard.tokenizer.view_cnn import ViewCNN, ViewCNNEmbedder
 from blockyard.tokenizer.view_timm import ViewTimm
 from blockyard.weight_init import initialise
+from tests.components.model.tiny_models import blocks_with_cross, tiny_encoder_decoder, tiny_parts
 from tests.components.properties.checks import differs
-from tests.components.tiny_models import blocks_with_cross, tiny_encoder_decoder, tiny_parts
 from tests.support.helpers import node, stir, token_ids
 from tests.support.tolerances import float32
 

@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 
 from blockyard.contracts import Batch, Inputs
-from tests.components.tiny_models import build_tiny
+from tests.components.model.tiny_models import build_tiny
 from tests.support.helpers import choices, tiny, token_ids
 
 MODELS = choices("model")

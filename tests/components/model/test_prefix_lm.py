@@ -18,7 +18,7 @@ from blockyard.model.decoder import Decoder
 from blockyard.ops import mask
 from blockyard.ops.kernel import attention_kernel
 from blockyard.weight_init import initialise
-from tests.components.tiny_models import tiny_parts
+from tests.components.model.tiny_models import tiny_parts
 from tests.generate.decoding import beam, greedy
 from tests.support.helpers import stir, token_ids
 

@@ -18,8 +18,8 @@ from blockyard.model.joint import Joint
 from blockyard.model.joint_encoder import JointEncoder
 from blockyard.ops import mask
 from blockyard.weight_init import initialise
+from tests.components.model.tiny_models import tiny_parts
 from tests.components.properties.checks import differs
-from tests.components.tiny_models import tiny_parts
 from tests.support.helpers import choices, node, stir, token_ids
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
