@@ -10,7 +10,9 @@ import sys
 from collections.abc import Sequence
 
 from blockyard import address_space
-from blockyard.commands import COMMANDS, HIDDEN, MODULES
+from blockyard.commands import COMMANDS, HIDDEN, MODULES, _reader
+from blockyard.commands._help import help_text
+from blockyard.commands._signature import has_functions
 from blockyard.config.override_grammar import packages_typed
 from blockyard.config.project_file import import_folders, with_project
 from blockyard.config.untrusted.package_finder import importable
@@ -59,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if {"-h", "--help"} & set(arguments):
         if module.__doc__ is None:
             return refuse(["the help texts are docstrings, which PYTHONOPTIMIZE=2 and -OO remove; start without them"])
-        sys.stdout.write(module.__doc__.strip() + "\n")
+        sys.stdout.write(help_text(command) if has_functions(module) else module.__doc__.strip() + "\n")
         return 0
 
     if problem := address_space.problem_of(command):
@@ -68,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = with_project(command, arguments)
         with importable(packages_typed(arguments), import_folders(command)):
-            code = int(module.run(arguments))
+            code = _reader.run(command, arguments) if has_functions(module) else int(module.run(arguments))
         sys.stdout.flush()  # here, where an error still has a message and an exit code
         return code
     except UserError as error:

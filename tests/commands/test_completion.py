@@ -12,6 +12,8 @@ import pytest
 
 from blockyard.cli import main
 from blockyard.commands import COMMANDS, MODULES
+from blockyard.commands._signature import functions_of, has_functions
+from blockyard.commands._types import ROOT_KEYS
 from blockyard.commands.completion import SCRIPTS, complete, flags_of, run
 from blockyard.config.schema import Root, options
 
@@ -20,7 +22,10 @@ OWN_KEYS_ONLY = ("eval", "forecast", "generate", "inspect", "export", "soup", "t
 
 def keys_of(command: str) -> tuple[str, ...]:
     """The keys that the module of a command declares."""
-    return importlib.import_module(f"blockyard.commands.{MODULES.get(command, command)}").KEYS
+    module = importlib.import_module(f"blockyard.commands.{MODULES.get(command, command)}")
+    if not has_functions(module):
+        return module.KEYS
+    return tuple(key for function in functions_of(command) for each in function.keywords for key in each.keys)
 
 
 @pytest.mark.parametrize("command", OWN_KEYS_ONLY)
@@ -56,8 +61,9 @@ def test_bench_offers_both_that_it_measures() -> None:
 
 def test_keys_of_the_config_are_those_of_the_schema() -> None:
     """Written out, because reading the schema imports slow packages."""
-    assert set(keys_of("train")) == {"resume", *options(Root)}
-    assert set(keys_of("check")) == set(options(Root))
+    assert set(ROOT_KEYS) == set(options(Root))
+    for command in ("train", "check"):
+        assert {f"{key}=" for key in ROOT_KEYS} <= set(complete(f"blockyard {command} "))
 
 
 def test_runs_are_those_of_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

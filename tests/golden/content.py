@@ -21,6 +21,8 @@ from typing import Any
 
 from blockyard.cli import HELP, main
 from blockyard.commands import COMMANDS, MODULES
+from blockyard.commands._help import help_text
+from blockyard.commands._signature import has_functions
 from blockyard.config import tree
 from blockyard.config.choices import catalog
 from blockyard.config.compose import compose
@@ -90,7 +92,8 @@ def help_texts() -> dict[str, list[str]]:
     texts = {"": HELP.splitlines()}
     for command in COMMANDS:
         module = importlib.import_module(f"blockyard.commands.{MODULES.get(command, command)}")
-        texts[command] = module.__doc__.strip().splitlines()
+        text = help_text(command) if has_functions(module) else module.__doc__
+        texts[command] = text.strip().splitlines()
     return texts
 
 

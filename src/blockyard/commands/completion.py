@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from blockyard.commands import COMMANDS, MODULES
+from blockyard.commands import COMMANDS, MODULES, _reader
 from blockyard.commands._args import CHECKPOINTS, Parser
+from blockyard.commands._signature import Parameter, functions_of, has_functions
 from blockyard.config.choices import catalog
+from blockyard.config.option_text import boolean
 from blockyard.config.project_file import default_outputs
 from blockyard.errors import UserError
 
@@ -73,6 +75,8 @@ def _arguments(command: str, before: list[str], typed: str) -> list[str]:
     if command not in COMMANDS:
         return []
     module = importlib.import_module(f"blockyard.commands.{name}")
+    if has_functions(module):
+        return of_functions(command, before, typed)
     if command in ("sweep", "compare", "bundle", "board") and not typed.startswith("-"):
         return [*_sweep(command, before), *_own(module, typed), *_more(command, before, typed)]
     if command == "new" and typed.startswith("kind="):
@@ -84,8 +88,43 @@ def _arguments(command: str, before: list[str], typed: str) -> list[str]:
     return [*_names(command, before), *_own(module, typed), *_more(command, before, typed)]
 
 
+def of_functions(name: str, before: list[str], typed: str) -> list[str]:
+    """Return what may follow a command and the arguments before."""
+    functions = functions_of(name)
+    words = [function.word for function in functions if function.word]
+    names = [text for text in before if "=" not in text and not text.startswith("-")]
+    chosen = [function for function in functions if names and function.word == names[0]]
+    if chosen:
+        functions, names, words = chosen, names[1:], []
+    flags = {each.key: each for function in functions for each in function.flags}
+    if before and before[-1] in flags and flags[before[-1]].reader is not boolean:
+        return _values(flags[before[-1]], before, typed)
+    if typed.startswith("-"):
+        return _reader.Parser(name, functions).flags()
+    key, equals, _ = typed.partition("=")
+    keywords = [each for function in functions for each in function.keywords]
+    for parameter in keywords if equals else ():
+        if parameter.key == key:
+            return [f"{key}={value}" for value in _values(parameter, before, typed)]
+    candidates = [] if names else words
+    for function in functions:
+        if len(names) < len(function.positional):
+            candidates += _values(function.positional[len(names)], before, typed)
+        candidates += [f"{key}=" for each in function.keywords for key in each.keys]
+        if function.rest is not None and len(names) >= len(function.positional):
+            candidates += _values(function.rest, before, typed)
+    return candidates
+
+
+def _values(parameter: Parameter, before: list[str], typed: str) -> list[str]:
+    values = parameter.value.values
+    return list(values(before, typed) if callable(values) else values or parameter.choices)
+
+
 def flags_of(command: str) -> list[str]:
     """The flags of a command, as its parser has them; none for one that reads no flags."""
+    if has_functions(importlib.import_module(f"blockyard.commands.{MODULES.get(command, command)}")):
+        return _reader.Parser(command, functions_of(command)).flags()
     if command in ("new", "completion"):
         return ["--help"]
     if command == "sweep":

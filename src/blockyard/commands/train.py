@@ -110,7 +110,7 @@ def start(args: Args, arguments: Sequence[str]) -> int:
     from blockyard.runs.rank import rank_in
     from blockyard.runs.start import create_run
 
-    composed, problems = compose_and_check(args)
+    composed, problems = compose_and_check(args.overrides, args.config_dirs)
     if problems:
         return refuse(problems)
     try:
