@@ -25,7 +25,8 @@ def keys_of(command: str) -> tuple[str, ...]:
     module = importlib.import_module(f"blockyard.commands.{MODULES.get(command, command)}")
     if not has_functions(module):
         return module.KEYS
-    return tuple(key for function in functions_of(command) for each in function.keywords for key in each.keys)
+    keys = [key for function in functions_of(command) for each in function.keywords for key in each.keys]
+    return tuple(dict.fromkeys(keys))
 
 
 @pytest.mark.parametrize("command", OWN_KEYS_ONLY)

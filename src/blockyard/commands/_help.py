@@ -18,29 +18,31 @@ def help_text(name: str) -> str:
     functions = functions_of(name)
     if any(function.call.__doc__ is None for function in functions):
         raise UserError("the help texts are docstrings, which PYTHONOPTIMIZE=2 and -OO remove; start without them")
-    parts = ["\n".join(_usage(name, function) for function in functions)]
+    usage, parts, examples = [], [], []
     shown: set[str] = set()
     for function in functions:
-        text = inspect.getdoc(function.call) or ""
-        table = _table([each for each in function.parameters if each.typed not in shown])
-        shown |= {each.typed for each in function.parameters}
-        before, after = OPTIONS.split(text, 1)[0], (OPTIONS.split(text, 1)[1:] or [""])[-1]
-        if "\nExamples:" in before:
-            before, _, examples = before.partition("\nExamples:")
-            after = f"Examples:{examples}{after}"
-        parts += [part.strip("\n") for part in (before, table, after) if part.strip()]
-    return "\n\n".join(parts) + "\n"
+        new = [each for each in function.parameters if each.typed not in shown]
+        usage.append(_usage(name, function, new))
+        shown |= {each.typed for each in new}
+        text = OPTIONS.sub("", inspect.getdoc(function.call) or "")
+        text, _, lines = text.partition("Examples:\n")
+        examples += lines.splitlines()
+        parts += [text.strip("\n"), _table(new)]
+    parts = ["\n".join(usage), *parts, "\n".join(["Examples:", *(line.removeprefix("  ") for line in examples)])]
+    return "\n\n".join(part for part in parts if part and part != "Examples:") + "\n"
 
 
-def _usage(name: str, function: Function) -> str:
-    """Return the line that shows how a function is called."""
+def _usage(name: str, function: Function, new: list[Parameter]) -> str:
+    """Return the line that shows how a function is called; new: the parameters that no function before it has."""
     start = f"blockyard {name} {function.word}".rstrip()
     parts = [each.typed for each in function.positional]
     if function.rest is not None:
         parts.append(f"[{function.rest.typed} ...]")
     for parameter in [*function.keywords, *function.flags]:
-        needed = parameter.required or parameter.key == function.key
-        parts.append(parameter.typed if needed else f"[{parameter.typed.split(', ')[-1]}]")
+        if parameter.required or parameter.key == function.key:
+            parts.append(parameter.typed)
+        elif parameter in new:
+            parts.append(f"[{parameter.typed.split(', ')[-1]}]")
     text = textwrap.wrap(
         " ".join([start, *(part.replace(" ", "\0") for part in parts)]),
         WIDTH,

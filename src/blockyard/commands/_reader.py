@@ -34,19 +34,23 @@ def read(name: str, arguments: Sequence[str]) -> tuple[Function, list[Any], dict
     keyed, texts = _taken(function, texts)
     positional, texts = _placed(title, function, texts)
     _check_rest(title, functions, function, texts)
-    keywords: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
+    values: dict[str, Any] = dict(flags)
     for parameter in function.parameters:
         if TYPED in parameter.metadata:
-            keywords[parameter.name] = list(arguments)
+            values[parameter.name] = list(arguments)
         elif CONFIG_DIRS in parameter.metadata:
-            keywords[parameter.name] = config_dirs
+            values[parameter.name] = config_dirs
         elif parameter.name in keyed:
-            keywords[parameter.name] = _read_value(parameter, keyed[parameter.name])
+            values[parameter.name] = _read_value(parameter, keyed[parameter.name])
         elif parameter.required and parameter.is_keyword:
             needed = [each.typed for each in function.keywords if each.required]
             earlier = needed[: needed.index(parameter.typed)]
             beside = f" beside {' '.join(earlier)}" if earlier else ""
             raise UserError(f"{title} needs {parameter.typed} ({parameter.help}){beside}")
+    keywords = {each.name: values[each.name] for each in function.parameters if each.name in values and not each.group}
+    for group, kind in function.groups.items():
+        fields = [each.name for each in function.parameters if each.group == group]
+        keywords[group] = kind(**{name: values[name] for name in fields if name in values})
     return function, [*positional, *texts], keywords
 
 

@@ -19,7 +19,7 @@ import inspect
 import re
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -68,6 +68,7 @@ class Parameter:
     default: Any
     kind: Any
     own_help: str
+    group: str = ""  # the parameter whose dataclass has this one as a field
 
     @cached_property
     def metadata(self) -> list[Any]:
@@ -86,8 +87,12 @@ class Parameter:
 
     @property
     def value(self) -> Value:
-        """How the value is written."""
-        return self.meta(Value) or Value()
+        """How the value is written: an outer Value replaces what an inner one says."""
+        merged = Value()
+        for value in self.metadata:
+            if isinstance(value, Value):
+                merged = replace(merged, **{field: said for field, said in vars(value).items() if said})
+        return merged
 
     @property
     def is_keyword(self) -> bool:
@@ -116,7 +121,7 @@ class Parameter:
     def help(self) -> str:
         """What the parameter does, and its default."""
         text = self.own_help or self.value.help
-        shown = {True: "true"}.get(self.default, self.default)
+        shown = "true" if self.default is True else self.default
         plain = isinstance(shown, str | int | float) and shown is not False and shown != ""
         return f"{text}; default {shown}" if plain and not self.required else text
 
@@ -166,12 +171,13 @@ class Function:
     @cached_property
     def parameters(self) -> list[Parameter]:
         """The parameters of the signature."""
-        hints = get_type_hints(self.call, include_extras=True)
-        helps = _option_helps(inspect.getdoc(self.call) or "")
-        return [
-            Parameter(name, hints[name], parameter.default, parameter.kind, helps.get(name.removesuffix("_"), ""))
-            for name, parameter in inspect.signature(self.call).parameters.items()
-        ]
+        return list(_parameters(self.call))
+
+    @cached_property
+    def groups(self) -> dict[str, type]:
+        """The dataclasses of parameters by name."""
+        hints = get_type_hints(self.call)
+        return {each.group: hints[each.group] for each in self.parameters if each.group}
 
     @cached_property
     def positional(self) -> list[Parameter]:
@@ -214,11 +220,24 @@ class Function:
         return f"{self.key}={'true' if is_switch else ''}"
 
 
+def _parameters(call: Callable[..., Any], group: str = "") -> Iterator[Parameter]:
+    """Yield the parameters of a function; in place of one that is a dataclass, the dataclass's fields."""
+    hints = get_type_hints(call.__init__ if isinstance(call, type) else call, include_extras=True)
+    helps = _option_helps(inspect.getdoc(call) or "")
+    for name, parameter in inspect.signature(call).parameters.items():
+        if is_dataclass(hints[name]) and isinstance(hints[name], type):
+            yield from _parameters(hints[name], name)
+        else:
+            kind = inspect.Parameter.KEYWORD_ONLY if group else parameter.kind
+            own_help = helps.get(name.removesuffix("_"), "")
+            yield Parameter(name, hints[name], parameter.default, kind, own_help, group)
+
+
 def _metadata(annotation: Any) -> Iterator[Any]:
     if get_origin(annotation) is Annotated:
         inner, *metadata = get_args(annotation)
-        yield from metadata
         yield from _metadata(inner)
+        yield from metadata
     elif get_origin(annotation) in (Union, types.UnionType):
         for member in get_args(annotation):
             yield from _metadata(member)
@@ -241,7 +260,7 @@ def _choices(annotation: Any) -> tuple[str, ...]:
 def _reader_of(annotation: Any) -> Reader:
     """Return the reader of a type: that of its metadata, else by the type and its bounds."""
     metadata = list(_metadata(annotation))
-    for each in metadata:
+    for each in reversed(metadata):
         if isinstance(each, Value) and each.read is not None:
             return each.read
     plain = _plain_type(annotation)

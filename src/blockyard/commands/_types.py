@@ -155,11 +155,12 @@ Allow = Annotated[
 Moved = Annotated[
     Mapping[str, str],
     Keys("data.", ("root", "path", "splits"), non_empty),
-    Value(help="where the data lie now, if they have moved"),
+    Value("PATH", help="where the data lie now, if they have moved"),
 ]
 Override = Annotated[
     str, Value("key=value", values=run_overrides, help="overrides of the config", everything="overrides")
 ]
+Input = Annotated[str, Value("INPUT", everything="inputs")]
 Switch = Annotated[bool, Value("true", boolean)]
 ConfigDirs = Annotated[Sequence[str], CONFIG_DIRS]
 TypedLine = Annotated[Sequence[str], TYPED]
@@ -177,6 +178,15 @@ def find_run(name: str, outputs: str, moved: Mapping[str, str] | None = None) ->
     if name.strip().rstrip("/") != run.name and Path(os.path.expanduser(name)).absolute() != run.path:
         sys.stderr.write(printable(f"run={name}: {run.name}\n"))
     return run.with_data(dict(moved)) if moved else run
+
+
+def input_lines(inputs: Sequence[str]) -> list[str]:
+    """Return the inputs of a run, with the lines of standard input in the place of a `-`."""
+    texts = list(inputs)
+    if "-" in texts:
+        place = texts.index("-")
+        texts[place : place + 1] = [line for line in sys.stdin.read().split("\n") if line.strip()]
+    return texts
 
 
 def check_config_dirs(config_dirs: Sequence[str], overrides: Sequence[str] = ()) -> tuple[Path, ...]:
