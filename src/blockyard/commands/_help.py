@@ -23,7 +23,7 @@ def help_text(name: str) -> str:
     for function in functions:
         new = [each for each in function.parameters if each.typed not in shown]
         usage.append(_usage(name, function, new))
-        shown |= {each.typed for each in new}
+        shown |= {each.typed for each in new if each.help}
         text = OPTIONS.sub("", inspect.getdoc(function.call) or "")
         text, _, lines = text.partition("Examples:\n")
         examples += lines.splitlines()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from blockyard.commands._signature import Function, Parameter, functions_of
-from blockyard.commands._types import CONFIG_DIRS, REPEATED, TYPED, Keys
+from blockyard.commands._types import CONFIG_DIRS, REPEATED, TYPED, FlagForm, Keys
 from blockyard.config.choices import catalog
 from blockyard.config.option_text import Reader, boolean, read_option
 from blockyard.errors import UserError, did_you_mean, near
@@ -27,10 +27,11 @@ def read(name: str, arguments: Sequence[str]) -> tuple[Function, list[Any], dict
     flags, config_dirs, texts = Parser(name, functions).read(arguments)
     function, texts = _chosen(name, functions, texts)
     title = f"{name} {function.word}".strip()
-    for parameter in [each for other in functions for each in other.flags if each.name in flags]:
-        if parameter.name not in [each.name for each in function.flags]:
-            others = [f"`blockyard {name} {other.word}`" for other in functions if parameter in other.flags]
-            raise UserError(f"{parameter.key} is for {' and '.join(others)}")
+    for flag in flags:
+        if flag not in [parameter.name for parameter in function.flags]:
+            others = [other for other in functions if flag in [parameter.name for parameter in other.flags]]
+            calls = " and ".join(f"`blockyard {name} {other.word}".rstrip() + "`" for other in others)
+            raise UserError(f"--{flag.removesuffix('_').replace('_', '-')} is for {calls}")
     keyed, texts = _taken(function, texts)
     positional, texts = _placed(title, function, texts)
     _check_rest(title, functions, function, texts)
@@ -196,7 +197,7 @@ class Parser(argparse.ArgumentParser):
 
     def _joined(self, arguments: Sequence[str]) -> list[str]:
         """Return the arguments with the value of each flag that may stand alone joined to it (`--csv=runs.csv`)."""
-        forms = {}
+        forms: dict[str, tuple[str, FlagForm]] = {}
         for key, parameter in self.parameters.items():
             if parameter.flag and parameter.flag.bare is not None:
                 forms |= {key: (key, parameter.flag), parameter.flag.short: (key, parameter.flag)}

@@ -47,11 +47,6 @@ def command(*, word: str = "", key: str = "") -> Callable[[F], F]:
     return register
 
 
-def has_functions(module: types.ModuleType) -> bool:
-    """Return whether a module has functions that are commands."""
-    return module.__name__ in _FUNCTIONS
-
-
 def functions_of(name: str) -> list[Function]:
     """Return the functions of a command, the one that is chosen without a word or key first."""
     module = f"blockyard.commands.{MODULES.get(name, name)}"
@@ -122,6 +117,8 @@ class Parameter:
         """What the parameter does, and its default."""
         text = self.own_help or self.value.help
         shown = "true" if self.default is True else self.default
+        if isinstance(shown, tuple):
+            shown = ",".join(map(str, shown))
         plain = isinstance(shown, str | int | float) and shown is not False and shown != ""
         return f"{text}; default {shown}" if plain and not self.required else text
 
@@ -222,7 +219,7 @@ class Function:
 
 def _parameters(call: Callable[..., Any], group: str = "") -> Iterator[Parameter]:
     """Yield the parameters of a function; in place of one that is a dataclass, the dataclass's fields."""
-    hints = get_type_hints(call.__init__ if isinstance(call, type) else call, include_extras=True)
+    hints = get_type_hints(call, include_extras=True)
     helps = _option_helps(inspect.getdoc(call) or "")
     for name, parameter in inspect.signature(call).parameters.items():
         if is_dataclass(hints[name]) and isinstance(hints[name], type):

@@ -17,7 +17,7 @@ from blockyard.errors import UserError
 
 @command()
 def board(
-    *paths: Annotated[str, Value("PATH", values=planned_sweeps)],
+    *paths: Annotated[str, Value("PATH", values=planned_sweeps, everything="overrides")],
     port: Flag[Annotated[int, Ge(0), Le(65535)]] | None = None,
     host: Flag[Annotated[str, Value("ADDRESS")]] = "127.0.0.1",
     baseline: Flag[Annotated[str, Value("ARM")]] | None = None,
