@@ -11,10 +11,12 @@ import pytest
 from tools.import_graph import (
     FLOOR,
     FLOORS,
+    OUTBUILDINGS,
     PACKAGE,
     climbs,
     cycles,
     file_cycles,
+    imports_of_outbuildings,
     inner_climbs,
     inner_cycles,
     modules,
@@ -35,6 +37,16 @@ def test_few_files_lie_loose_at_the_top() -> None:
 
 def test_imports_point_down() -> None:
     assert climbs(PACKAGE) == []
+
+
+def test_the_core_imports_no_outbuilding() -> None:
+    assert imports_of_outbuildings(PACKAGE) == []
+
+
+def test_every_outbuilding_is_there() -> None:
+    files = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")]
+    beginnings = [beginning for building in OUTBUILDINGS.values() for beginning in building]
+    assert [beginning for beginning in beginnings if not any(file.startswith(beginning) for file in files)] == []
 
 
 def test_imports_inside_a_room_point_down() -> None:
@@ -65,6 +77,7 @@ def test_inner_folders_form_no_cycle() -> None:
         ("token_mixer/planted.py", "def late():\n    import blockyard.block.pre_norm\n", cycles),
         ("data/files/planted.py", "from blockyard.data.splits import order\n", inner_climbs),
         ("data/splits/planted.py", "def late():\n    import blockyard.data.digits\n", inner_climbs),
+        ("report/planted.py", "def late():\n    from blockyard.inspect.run import inspect\n", imports_of_outbuildings),
         ("runs/planted.py", "def late():\n    from blockyard.runs.status import Status\n", needless),
     ],
 )

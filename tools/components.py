@@ -14,7 +14,7 @@ from typing import Any
 
 from blockyard.config import tree
 from blockyard.config.choices import catalog
-from blockyard.config.placed_nodes import plain_default
+from blockyard.config.defaults import plain_default
 from blockyard.config.schema import REQUIRED, Option, options
 from blockyard.config.untrusted.targets import locate
 

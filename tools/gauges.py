@@ -14,37 +14,14 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
-from pathlib import Path
 
 from tools import import_graph
 from tools.measures import Function, Source, Tree
 
-# What a user may ignore who trains and compares: each by the files that belong to it. The core is all other files.
-OUTBUILDINGS = {
-    "inspection": (
-        *("inspect/", "bench/", "evaluate/embed", "evaluate/soup", "evaluate/resolution", "report/page/vectors"),
-        *("commands/inspect", "commands/embed", "commands/soup", "commands/bench"),
-    ),
-    "exchange": ("weights/convert/", "weights/exporting", "commands/import_weights", "commands/export"),
-    "sharing": (
-        *("report/bundle/", "report/wandb/", "report/home/hub_card"),
-        *("commands/bundle", "commands/verify_bundle"),
-    ),
-    "clusters": ("sweep/executor/slurm", "sweep/executor/_slurm", "sweep/executor/ray"),
-}
 SHORT = 6  # lines of a private function that could stand where it is used
 WITHOUT_NOUN = ("what", "those", "whose", "which")
 OPENERS = ("What", "As", "Those", "Of", "Whether", "Which")
 STEPPED = re.compile(r"\boptimizer\.step\(|\bscaler\.step\(")
-
-
-def outbuilding(path: Path) -> str | None:
-    """Return the outbuilding that a file of the package belongs to; None for the core."""
-    name = path.as_posix()
-    for building, starts in OUTBUILDINGS.items():
-        if name.startswith(starts):
-            return building
-    return None
 
 
 class Gauges:
@@ -61,7 +38,7 @@ class Gauges:
     def sizes(self) -> str:
         """Lines of the source, of the core without the outbuildings, and of the tests, in thousands."""
         lines = {source.path: source.lines for source in self.tree.sources}
-        core = sum(count for path, count in lines.items() if outbuilding(path) is None)
+        core = sum(count for path, count in lines.items() if import_graph.outbuilding(path) is None)
         tests = sum(source.lines for source in self.tree.tests)
         return " / ".join(f"{count / 1000:.1f} k" for count in (sum(lines.values()), core, tests))
 
@@ -100,14 +77,7 @@ class Gauges:
 
     def imports_of_outbuildings(self) -> str:
         """Imports by which a file of the core depends on an outbuilding, those inside functions too."""
-        files = import_graph.modules(self.tree.package)
-        buildings = {name: outbuilding(path.relative_to(self.tree.package)) for name, path in files.items()}
-        pairs = {
-            (entry.importer, entry.imported)
-            for entry in import_graph.imports(self.tree.package)
-            if buildings[entry.importer] is None and buildings[entry.imported] is not None
-        }
-        return str(len(pairs))
+        return str(len(import_graph.imports_of_outbuildings(self.tree.package)))
 
     def packed(self) -> str:
         """Conditional expressions and comprehensions in a thousand lines of code."""

@@ -39,7 +39,21 @@ INNER_FLOORS = {
     "config": ("untrusted", "choices", "rules", "."),
     "data": ("files", "splits", "rows", "."),
     "engine": ("system", "faults", "lightning", "callbacks loggers", ".", "stacked"),
-    "weights": ("convert", "."),
+    "weights": (".", "convert", "library"),
+}
+# Parts that a user may ignore who trains and compares, by the files that belong to them. All other files are the core,
+# which imports no outbuilding: it finds them on the disk, as it finds commands.
+OUTBUILDINGS = {
+    "inspection": (
+        *("inspect/", "bench/", "evaluate/embed", "evaluate/soup", "report/page/vectors"),
+        *("commands/inspect", "commands/embed", "commands/soup", "commands/bench"),
+    ),
+    "exchange": ("weights/convert/", "weights/library/", "commands/import_weights", "commands/export"),
+    "sharing": (
+        *("report/bundle/", "report/wandb/", "report/home/hub_card"),
+        *("commands/bundle", "commands/verify_bundle"),
+    ),
+    "clusters": ("sweep/executor/slurm", "sweep/executor/_slurm", "sweep/executor/ray"),
 }
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms.split()}
 
@@ -146,6 +160,25 @@ def climbs(package: Path) -> list[str]:
         f"{each.importer}:{each.line} imports {each.imported}"
         for each in imports(package)
         if FLOOR[room(each.importer)] < FLOOR[room(each.imported)]
+    ]
+
+
+def outbuilding(path: Path) -> str | None:
+    """Return the outbuilding that a file of the package belongs to; None for the core."""
+    name = path.as_posix()
+    for building, beginnings in OUTBUILDINGS.items():
+        if name.startswith(beginnings):
+            return building
+    return None
+
+
+def imports_of_outbuildings(package: Path) -> list[str]:
+    """Return the imports by which a file of the core depends on an outbuilding, those inside functions too."""
+    buildings = {name: outbuilding(path.relative_to(package)) for name, path in modules(package).items()}
+    return [
+        f"{entry.importer}:{entry.line} imports {entry.imported}"
+        for entry in imports(package)
+        if buildings[entry.importer] is None and buildings[entry.imported] is not None
     ]
 
 

@@ -61,7 +61,7 @@ def repeated_defaults(_: Path) -> str:
 
         from blockyard.config import catalog  # type: ignore[attr-defined,no-redef]
     try:
-        from blockyard.config.placed_nodes import plain_default
+        from blockyard.config.defaults import plain_default
     except ImportError:  # in older trees
         from blockyard.config.compose import _plain as plain_default  # type: ignore[attr-defined,no-redef]
 

@@ -1,15 +1,21 @@
 """Writes docs/verdicts.md, one row for each sweep that was run to its verdict, and README's question and answer.
 
     python tools/verdicts.py [outputs/sweeps/*]
+    python tools/verdicts.py --confirmed FOLDER [FOLDER ...]
 
 Reads comparison.json of each sweep's folder into docs/verdicts.json, which keeps the results, then writes the page and
 README's question with its answer from it. docs/at_scale.yaml says what sources report of the arms of ladders. Without
 folders only the page and README are written.
+
+A result that replaces another one keeps it: `asked` lists the earlier answers with the keys of the question that were
+changed after each. No answer is ever dropped. With --confirmed, the folders hold answers on fresh seeds to questions
+that docs/confirmations.yaml registered before; they stand beside the answers of the questions.
 """
 
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import math
 import sys
@@ -19,13 +25,17 @@ from typing import Any
 
 import yaml
 
+from blockyard.report.load.document import ArmRow, ComparisonDocument, read_document
 from blockyard.report.render.columns import ladders
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA, PAGE, README = ROOT / "docs" / "verdicts.json", ROOT / "docs" / "verdicts.md", ROOT / "README.md"
+REGISTERED = ROOT / "docs" / "confirmations.yaml"  # sweep: seeds from FRESH on
 AT_SCALE = ROOT / "docs" / "at_scale.yaml"  # what sources report of larger models
 QUOTED = "positions_text"  # in README
 FEWEST = 5  # seeds of a result that is shown
+FRESH = 1000  # the first seed of a confirmation; published seeds are below
+WORDS = {"claim", "source"}  # keys of a question that change no run and no verdict
 
 HEAD = """# Verdicts
 
@@ -39,42 +49,97 @@ its difference over those that both have. Every result is over {fewest} seeds or
 Written by `python tools/verdicts.py`; the runs date from {dates}. How a verdict is reached:
 [Sweeps and statistics](sweeps.md#statistics).
 
+*Asked* counts the versions of a question that were answered. A verdict of a question that was changed after an answer
+was known is worth less than its error rate says: the 5 % of a test hold for one question, posed once, before its runs.
+The section of a sweep lists its earlier answers and the keys that were changed after each. *Confirmed* is the answer to
+the question as it stands on fresh seeds, with a number of them that was registered in docs/confirmations.yaml before
+their first run; nothing was looked at in between.
+
 """
 
 
 def record(folder: Path) -> dict[str, Any]:
-    """What the page needs of one finished sweep."""
-    comparison = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+    """Return the facts of a finished sweep that the page shows, and the values of its seeds."""
+    comparison = _read(folder)
     header, rows = ladders(comparison)
-    done = sum(cell["state"] == "done" for cell in comparison["cells"])
+    expect = comparison.expect
+    done = sum(cell.state == "done" for cell in comparison.cells)
     return {
         "sweep": folder.name,
         "date": datetime.date.fromtimestamp((folder / "comparison.json").stat().st_mtime).isoformat(),
-        "claim": comparison["claim"],
-        "metric": comparison["metric"],
-        "expected": comparison["expect"] and comparison["expect"]["text"],
-        "verdict": comparison["expect"] and comparison["expect"]["verdict"],
-        "seeds": len(comparison["seeds"]),
-        "cells": [done, len(comparison["cells"])],
-        "arms": [_arm(arm) for arm in comparison["arms"]],
-        "clauses": [
-            [clause["text"], clause["verdict"], clause["reason"]]
-            for clause in (comparison["expect"] or {}).get("clauses") or ()
-        ],
-        "stopped": (comparison.get("evidence") or {}).get("words"),
+        "claim": comparison.claim,
+        "metric": comparison.metric,
+        "expected": expect and expect.text,
+        "verdict": expect and expect.verdict,
+        "seeds": len(comparison.seeds),
+        "cells": [done, len(comparison.cells)],
+        "arms": [_arm(arm) for arm in comparison.arms],
+        "clauses": [[clause.text, clause.verdict, clause.reason] for clause in expect.clauses] if expect else [],
+        "stopped": comparison.evidence and comparison.evidence.words,
+        "question": question(folder.name),
+        "warnings": comparison.warnings,
+        "baselines": {baseline.name: baseline.value for baseline in comparison.baselines},
         **({"ladder": [header, *rows]} if rows else {}),
     }
 
 
-def _arm(arm: dict[str, Any]) -> dict[str, Any]:
-    difference = arm["difference"] or {"mean": None, "interval": None}
+def question(sweep: str) -> dict[str, str]:
+    """Return a digest of each key of a sweep's file that changes its runs or its verdict."""
+    content = yaml.safe_load((ROOT / "sweeps" / f"{sweep}.yaml").read_text(encoding="utf-8"))
     return {
-        "name": arm["name"],
-        "n": arm.get("n"),
-        "mean": arm["mean"],
-        "difference": difference["mean"],
-        "interval": difference["interval"],
-        "verdict": arm["verdict"],
+        key: hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
+        for key, value in content.items()
+        if key not in WORDS
+    }
+
+
+def confirmation(folder: Path) -> dict[str, Any]:
+    """Return the answer of a finished sweep on the seeds that were registered. Exits for other ones."""
+    comparison = _read(folder)
+    count = yaml.safe_load(REGISTERED.read_text(encoding="utf-8")).get(folder.name)
+    if count is None or comparison.seeds != list(range(FRESH, FRESH + count)):
+        sys.exit(f"{folder}: {REGISTERED.name} does not name it with these seeds: {comparison.seeds}")
+    expect = comparison.expect
+    assert expect is not None
+    return {
+        "date": datetime.date.fromtimestamp((folder / "comparison.json").stat().st_mtime).isoformat(),
+        "seeds": count,
+        "verdict": expect.verdict,
+        "clauses": [[clause.text, clause.verdict, clause.reason] for clause in expect.clauses],
+        "values": {arm.name: arm.values for arm in comparison.arms},
+    }
+
+
+def with_history(new: dict[str, Any], old: dict[str, Any] | None) -> dict[str, Any]:
+    """Return a new result with the earlier answers of its sweep, of which `old` is the last one."""
+    if old is None:
+        return new
+    asked = list(old.get("asked", ()))
+    facts = ("verdict", "seeds", "cells", "question")
+    if any(old.get(fact) != new.get(fact) for fact in facts):
+        before, now = old.get("question", {}), new["question"]
+        changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+        answer = {"date": old["date"], "verdict": old["verdict"], "seeds": old["seeds"], "cells": old["cells"][0]}
+        asked.append({**answer, "changed": changed})
+    kept = {"asked": asked} if asked else {}
+    if "confirmed" in old and old["question"] == new["question"]:
+        kept["confirmed"] = old["confirmed"]
+    return {**new, **kept}
+
+
+def _read(folder: Path) -> ComparisonDocument:
+    return read_document(json.loads((folder / "comparison.json").read_text(encoding="utf-8")))
+
+
+def _arm(arm: ArmRow) -> dict[str, Any]:
+    return {
+        "name": arm.name,
+        "n": arm.n,
+        "mean": arm.mean,
+        "values": arm.values,
+        "difference": arm.difference and arm.difference.mean,
+        "interval": arm.difference and arm.difference.interval,
+        "verdict": arm.verdict,
     }
 
 
@@ -90,16 +155,21 @@ def page(records: list[dict[str, Any]]) -> str:
         _counts(records),
         "",
         *_spent(records),
-        "| sweep | claim | verdict | seeds | cells |",
-        "|---|---|---|---|---|",
+        *_reasked(records),
+        *_confirmed(records),
+        "| sweep | claim | verdict | asked | confirmed | seeds | cells |",
+        "|---|---|---|---|---|---|---|",
     ]
     for one in records:
         verdict = one["verdict"] or "-"
         if "second_difference" in one:
             verdict += ", with a second difference"
-        lines.append(
-            f"| [`{one['sweep']}`](#{one['sweep']}) | {_claim(one)} | {verdict} | {one['seeds']} | {one['cells'][0]} |"
-        )
+        asked = 1 + len(one.get("asked", ()))
+        name, seeds, done = one["sweep"], one["seeds"], one["cells"][0]
+        again = one.get("confirmed", {}).get("verdict", "")
+        if again:
+            again = "yes" if again == one["verdict"] else f"no: {again}"
+        lines.append(f"| [`{name}`](#{name}) | {_claim(one)} | {verdict} | {asked} | {again} | {seeds} | {done} |")
     for one in records:
         done, cells = one["cells"]
         source = _key(one, "source") or "ours"
@@ -110,8 +180,12 @@ def page(records: list[dict[str, Any]]) -> str:
             f"`{one['metric']}`, {done} of {cells} cells, {one['seeds']} seeds. Source: {source}.",
             "",
         ]
+        lines += _earlier(one)
         if one.get("stopped"):
             lines += [one["stopped"], ""]
+        if fresh := one.get("confirmed"):
+            lines += [f"On {fresh['seeds']} fresh seeds for every arm ({fresh['date']}): {fresh['verdict']}.", ""]
+            lines += [*(f"- `{text}`: {verdict}. {reason}" for text, verdict, reason in fresh["clauses"]), ""]
         lines += _since(one)
         clauses = one.get("clauses") or []
         if len(clauses) > 1 or one.get("stopped"):  # the rows compare with the baseline, clauses with what they name
@@ -182,16 +256,63 @@ def _spent(records: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _since(record: dict[str, Any]) -> list[str]:
-    """What the sweep's file asks for by now, where these runs were made with fewer seeds."""
-    seeds = yaml.safe_load(_key(record, "seeds") or "null")
-    if not isinstance(seeds, dict):
+def _reasked(records: list[dict[str, Any]]) -> list[str]:
+    """Return how many questions were asked more than once, and what their first answers were."""
+    again = [one for one in records if one.get("asked")]
+    if not again:
         return []
-    if not record.get("stopped"):
-        return [f"Run with {record['seeds']} fixed seeds; the file now goes on until it is decided.", ""]
-    if "most that the question allows" in record["stopped"] and seeds["most"] > record["seeds"]:
-        return [f"The file allows {seeds['most']} seeds by now.", ""]
-    return []
+    firsts = [one["asked"][0]["verdict"] or "not recorded" for one in again]
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in Counter(firsts).most_common())
+    differ = sum(one["asked"][0]["verdict"] != one["verdict"] for one in again)
+    not_seeds_alone = sum(any(set(answer["changed"]) - {"seeds"} for answer in one["asked"]) for one in again)
+    cells = sum(answer["cells"] or 0 for one in again for answer in one["asked"])
+    return [
+        f"{len(records) - len(again)} questions were asked once. {len(again)} were asked again after an answer was",
+        f"known, {not_seeds_alone} of them with more than the seeds changed. Their first answers: {counts};",
+        f"{differ} verdicts differ from the first. The earlier answers took {cells:,} cells beside those of the table.",
+        "",
+    ]
+
+
+def _confirmed(records: list[dict[str, Any]]) -> list[str]:
+    """Return how many answers hold on fresh seeds, in a sentence."""
+    again = [one for one in records if "confirmed" in one]
+    if not again:
+        return []
+    outcomes = Counter((one["verdict"], one["confirmed"]["verdict"]) for one in again)
+    held = sum(count for (first, fresh), count in outcomes.items() if first == fresh)
+    others = [f"{count} {first}, then {fresh}" for (first, fresh), count in outcomes.items() if first != fresh]
+    return [
+        f"{len(again)} were asked again on fresh seeds: {'; '.join([f'{held} have the same verdict', *others])}.",
+        "",
+    ]
+
+
+def _earlier(record: dict[str, Any]) -> list[str]:
+    """Return the earlier answers of a sweep in a sentence, each with the keys that were changed after it."""
+    answers = record.get("asked", ())
+    if not answers:
+        return []
+    parts = []
+    for answer in answers:
+        changed = ", ".join(f"`{key}`" for key in answer["changed"]) or "the rule or the limit of seeds"
+        if answer["verdict"] is None:
+            parts.append(f"an answer that was not recorded, before a change of {changed}")
+        else:
+            seeds, cells = answer["seeds"], answer["cells"]
+            parts.append(
+                f"{answer['verdict']} on {answer['date']} ({seeds} seeds, {cells} cells), then {changed} changed"
+            )
+    return [f"Asked {len(answers) + 1} times. Earlier: {'; '.join(parts)}.", ""]
+
+
+def _since(record: dict[str, Any]) -> list[str]:
+    """Return which keys of the sweep's file were changed after these runs, in a sentence."""
+    before, now = record["question"], question(record["sweep"])
+    changed = [f"`{key}`" for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
+    if not changed:
+        return []
+    return [f"The file has another {' and another '.join(changed)} by now; this answer is not of it.", ""]
 
 
 def _claim(record: dict[str, Any]) -> str:
@@ -219,16 +340,21 @@ def _row(arm: dict[str, Any], digits: int, *, seeds: bool) -> str:
 
 def main() -> None:
     """Take in the folders named, then write the page."""
-    folders = [Path(argument) for argument in sys.argv[1:]]
-    if any(argument.startswith("-") for argument in sys.argv[1:]):
+    confirms = sys.argv[1:2] == ["--confirmed"]
+    arguments = sys.argv[2:] if confirms else sys.argv[1:]
+    if any(argument.startswith("-") for argument in arguments):
         sys.exit(__doc__)
+    folders = [Path(argument) for argument in arguments]
     records = {one["sweep"]: one for one in json.loads(DATA.read_text(encoding="utf-8"))}
     for folder in folders:
         if not (folder / "comparison.json").is_file():
             sys.exit(f"{folder} has no comparison.json: `blockyard sweep` writes it at its end")
         # `notes` and `second_difference`, what else differed between arms, are written by hand into the JSON and belong
         # to results: new results drop them.
-        records[folder.name] = record(folder)
+        if confirms:
+            records[folder.name]["confirmed"] = confirmation(folder)
+        else:
+            records[folder.name] = with_history(record(folder), records.get(folder.name))
     DATA.write_text(json.dumps(list(records.values()), indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(page(list(records.values())), encoding="utf-8")
     README.write_text(readme(README.read_text(encoding="utf-8"), list(records.values())), encoding="utf-8")

@@ -1,4 +1,6 @@
-"""The drawings of docs/architecture.md: the floors, and who calls whom for a batch, an override, a cell and a result.
+"""The drawings of docs/architecture.md: core and outbuildings, floors, and who calls whom.
+
+The calls are those for a batch, an override, a cell and a result.
 
     python tools/walks.py            compares the page with the drawings, and the drawings with the source: each
                                      function is there, and its caller's file uses its name
@@ -16,6 +18,7 @@ import argparse
 import ast
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,12 +67,14 @@ cli.py main | finds the command by its file name
     commands/check.py compose_and_check | what `blockyard check` does too
       config/compose.py compose | from overrides to one nested dictionary
         config/overrides.py sort_overrides | choices (`block=parallel`) apart from values (`model.dim=64`)
-        config/presets.py expand | a preset becomes the choices that it stands for
-        config/known_keys.py KnownKeys | each key exists, each value has its type
+        config/merge.py merge | the files of the choices become one dictionary, in which the values are set
+          config/presets.py expand | a preset becomes the choices that it stands for
+          config/known_keys.py KnownKeys | each key exists
         config/size_matching.py solve | `match.params=N` becomes a width
       config/check.py check | every rule, every problem at once
         config/rules/__init__.py RULES | two declarations at a time
-        config/trial_build.py build_model | shapes, without weights
+        config/trial_build.py BuiltModels.issues via models | a model that several configs have is built once
+          config/trial_build.py build_model | shapes, without weights
     runs/start.py create_run | the folder of the config's hash, locked
     engine/run.py train_and_print | trains in it, and prints the result
       engine/setup.py prepare | builds data, model, objective and optimizer from the frozen config
@@ -208,10 +213,37 @@ def floors() -> str:
     return "\n".join(lines)
 
 
+def core_and_outbuildings() -> str:
+    """The folders of the core from the top floor down, and the files of each outbuilding."""
+    whole = {start.rstrip("/") for starts in layers.OUTBUILDINGS.values() for start in starts if start.endswith("/")}
+    lines = ["CORE: read this to train and compare; imports point down"]
+    for number, rooms in reversed(list(enumerate(layers.FLOORS))):
+        names = [name for name in rooms.split() if not name.startswith("__") and name not in whole]
+        shown = " ".join(f"{name}/" if (PACKAGE / name).is_dir() else f"{name}.py" for name in names)
+        lines += _indented(f"{number:>4}  ", shown) if shown else []
+    lines += ["", "OUTBUILDINGS: ignore one until you need it; the core imports none of them"]
+    for building, starts in layers.OUTBUILDINGS.items():
+        shown = " ".join(_files(start) for start in starts)
+        lines += _indented(f"    {building:<12}", shown)
+    return "\n".join(["```text", *lines, "```"])
+
+
+def _files(start: str) -> str:
+    """Return a folder or file of an outbuilding; with a star where several files begin so."""
+    if start.endswith("/"):
+        return start
+    return f"{start}.py" if len(list(PACKAGE.glob(f"{start}*.py"))) == 1 else f"{start}*"
+
+
+def _indented(start: str, text: str) -> list[str]:
+    """Text behind a start, its further lines below the first."""
+    return textwrap.wrap(text, 110, initial_indent=start, subsequent_indent=" " * len(start), break_on_hyphens=False)
+
+
 def page(text: str) -> str:
     """A page with each drawing between its markers."""
     drawings = {name: f'<div class="walk" markdown>\n\n{drawn(read(walk))}\n\n</div>' for name, walk in WALKS.items()}
-    for name, body in (drawings | {"floors": floors()}).items():
+    for name, body in (drawings | {"rooms": core_and_outbuildings(), "floors": floors()}).items():
         begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
         drawing = f"{begin}\n{body}\n{end}"
         text = re.sub(rf"{begin}.*?{end}", lambda _, drawing=drawing: drawing, text, flags=re.S)

@@ -1,4 +1,4 @@
-"""Bugs to plant in the guarding code: the passage, what replaces it, and the tests that must fail then."""
+"""Bugs to plant in the core and in the guards: the passage, the one that replaces it, and the tests that fail then."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ CSV = "tests/report/test_csv.py"
 PROJECT = "tests/config/test_project_file.py"
 STRANGER = "tests/battery/test_stranger_folder.py"
 HOSTILE = "tests/battery/test_hostile_files.py"
-IMAGES = "tests/components/test_image_formats.py"
-SHARDS = "tests/components/test_data_webdataset.py"
-NATIVE = "tests/components/test_native_check.py"
+IMAGES = "tests/components/data/test_image_formats.py"
+SHARDS = "tests/components/data/test_webdataset.py"
+NATIVE = "tests/components/data/test_native_check.py"
 SIZES = "tests/weights/test_declared_sizes.py"
 TYPES = "tests/weights/test_number_types.py"
 
@@ -42,15 +42,159 @@ def _bug(name: str, file: str, sound: str, broken: str, *tests: str) -> Bug:
     return Bug(name, file, sound, broken, tests)
 
 
-_FILE, _CONTENT, _FIX = "runs/checkpoint.py", "runs/checkpoint_content.py", "runs/checkpoint_io.py"
+_FILE, _FIX = "runs/checkpoint.py", "runs/checkpoint_io.py"
 _IO, _REPLACE, _CSV = "runs/checkpoint_io.py", "atomic_files/replace.py", "atomic_files/csv_text.py"
 _LOOP, _ACTIONS = "engine/callbacks/loop.py", "engine/callbacks/loop.py"
 _JOB, _END, _RUN = "engine/job.py", "engine/faults/ending.py", "engine/run.py"
 _SIZES, _TIMM = "weights/convert/declared_sizes.py", "weights/convert/timm_models.py"
 _READER = "data/files/native_check.py"
-_HYDRA, _YAML = "config/hydra_config.py", "atomic_files/strict_yaml.py"
+_MERGE, _YAML = "config/merge.py", "atomic_files/strict_yaml.py"
 
-BUGS = (
+# In what is computed: statistics, attention, order and splits of the data, losses, optimizers, identities.
+CORE = (
+    _bug(
+        "deviation-of-all",
+        "report/stats/paired.py",
+        "gaps.std(ddof=1)",
+        "gaps.std(ddof=0)",
+        "tests/report/test_statistics.py",
+    ),
+    _bug(
+        "flips-uncounted",
+        "report/stats/paired.py",
+        "(as_extreme + 1) / (SAMPLED + 1)",
+        "as_extreme / SAMPLED",
+        "tests/report/test_statistics.py",
+    ),
+    _bug(
+        "one-ahead-is-seen",
+        "ops/mask.py",
+        "(k_index <= q_index) if",
+        "(k_index <= q_index + 1) if",
+        "tests/components/reference/test_attention.py",
+    ),
+    _bug(
+        "window-of-one-more",
+        "ops/mask.py",
+        "(distance < visibility.window)",
+        "(distance <= visibility.window)",
+        "tests/ops/test_attend_windows.py",
+    ),
+    _bug(
+        "segments-see-each-other",
+        "ops/mask.py",
+        "(k_row < num_prefix) | (q_segment == k_segment)",
+        "(k_row >= 0) | (q_segment == k_segment)",
+        "tests/ops/test_attend_windows.py",
+    ),
+    _bug(
+        "every-epoch-alike",
+        "data/splits/order.py",
+        'mix("order", seed, epoch))\n    return torch.randperm',
+        'mix("order", seed, 0))\n    return torch.randperm',
+        "tests/components/data/test_order.py",
+    ),
+    _bug(
+        "gate-and-value-swapped",
+        "channel_mixer/glu.py",
+        "gate, value = h.chunk(2, dim=-1)",
+        "value, gate = h.chunk(2, dim=-1)",
+        "tests/components/reference/test_channels.py",
+    ),
+    _bug(
+        "gain-without-one",
+        "norm/rms.py",
+        "return 1 + self.weight if",
+        "return self.weight if",
+        "tests/components/reference/test_channels.py",
+    ),
+    _bug(
+        "documents-run-on",
+        "objective/next_token.py",
+        "segment[:, 1:] != segment[:, :-1]",
+        "segment[:, 1:] != segment[:, 1:]",
+        "tests/components/objective/test_objective.py",
+    ),
+    _bug(
+        "top-p-short",
+        "generate/sampling.py",
+        "preceding = ordered.cumsum(0) - ordered",
+        "preceding = ordered.cumsum(0)",
+        "tests/generate/test_decoding.py",
+    ),
+    _bug(
+        "decay-in-a-line",
+        "schedule/wsd.py",
+        "p = math.sqrt(p)",
+        "p = abs(p)",
+        "tests/components/optimizer/test_schedule.py",
+    ),
+    _bug(
+        "yarn-gain",
+        "position/rope.py",
+        "0.1 * math.log(scale) + 1",
+        "0.2 * math.log(scale) + 1",
+        "tests/components/reference/test_rotary.py",
+    ),
+    _bug(
+        "seed-in-the-identity",
+        "runs/identity.py",
+        "for key, value in config.items() if key not in INCIDENTAL",
+        "for key, value in config.items()",
+        "tests/runs/test_identity.py",
+    ),
+    _bug(
+        "average-without-warm-up",
+        "engine/callbacks/ema.py",
+        "if self.warmup else self.decay",
+        "if 0 else self.decay",
+        "tests/engine/callbacks/test_ema.py",
+    ),
+    _bug(
+        "padding-is-read",
+        "ops/mask.py",
+        "sees = sees & k_valid",
+        "sees = sees & (k_valid | True)",
+        "tests/ops/test_attend.py",
+    ),
+    _bug(
+        "duplicates-in-two-splits",
+        "data/splits/row_splits.py",
+        "return (own if repeated else None), repeated",
+        "return None, repeated",
+        "tests/components/data/test_table_kinds.py",
+    ),
+    _bug(
+        "smoothing-forgotten",
+        "objective/_classes.py",
+        "return cross_entropy(prediction, target, label_smoothing=self.label_smoothing,",
+        "return cross_entropy(prediction, target, label_smoothing=0.0,",
+        "tests/components/objective/test_objective.py",
+    ),
+    _bug(
+        "decay-of-every-weight",
+        "optimizer/_decay.py",
+        'group["weight_decay"] /= group["lr"]',
+        'group["weight_decay"] *= 1.0',
+        "tests/components/optimizer/test_optimizer_rules.py",
+    ),
+    _bug(
+        "draws-alike-every-step",
+        "data/splits/order.py",
+        'mix("draw", seed, epoch, step)',
+        'mix("draw", seed, epoch)',
+        "tests/components/objective/test_masked.py",
+    ),
+    _bug(
+        "cache-without-prefix",
+        "ops/cache.py",
+        "num_prefix=past.num_prefix,\n        position=new.position",
+        "num_prefix=0,\n        position=new.position",
+        "tests/ops/test_attend_windows.py",
+    ),
+)
+
+GUARDS = (
     _bug("pickles-run", _FILE, "weights_only=True", "weights_only=False", CHECKPOINT),
     _bug("checksums-ignored", _FILE, "if broken is not None:", "if broken == 0:", CHECKPOINT),
     _bug("other-runs-load", _FILE, "checked.identity != identity", "checked.identity == ''", CHECKPOINT),
@@ -111,8 +255,8 @@ BUGS = (
         "if located is None:",
         SAFETY,
     ),
-    _bug("hydra-uncompared", _HYDRA, "    if changed:", "    if not own:", FOLDERS),
-    _bug("files-allow", _HYDRA, "not in ([], None):  # type", "in ('',):  # type", SAFETY, FOLDERS),
+    _bug("hydra-uncompared", _MERGE, "    if present == own:", "    if own:", FOLDERS),
+    _bug("files-allow", _MERGE, "not in ([], None):", "in (0,):", SAFETY, FOLDERS),
     _bug("hydra-visible", "config/hydra_sources.py", 'parts[0] != "hydra" and (', "(", FOLDERS),
     _bug("alias-bombs", _YAML, "if self.aliases > self.limits.aliases:", "if self.aliases < 0:", SAFETY),
     _bug("bounds-ignored", "config/schema.py", "if type(each) is Le and number > each.le:", "if not metadata:", BOUNDS),
@@ -121,7 +265,7 @@ BUGS = (
     _bug("any-image-format", "data/files/images.py", "(stream, formats=FORMATS)", "(stream)", IMAGES),
     _bug(
         "integers-are-weights",
-        "weights/convert/number_types.py",
+        "weights/number_types.py",
         "if dtype not in _floating():",
         "if dtype is None:",
         TYPES,
@@ -164,7 +308,7 @@ BUGS = (
     ),
     _bug(
         "weights-unchecked",
-        _CONTENT,
+        _FILE,
         "for name in both if expected[name].shape != weights[name].shape",
         "for name in ()",
         CHECKPOINT,
@@ -177,3 +321,5 @@ BUGS = (
         REPAIR,
     ),
 )
+
+BUGS = (*CORE, *GUARDS)

@@ -6,7 +6,7 @@ import pytest
 
 from blockyard.commands._reader import read
 from blockyard.config.option_text import boolean, config_value, indices, integer, number, one_of, read_option
-from blockyard.config.override_grammar import allowed_packages, parse_allow, parse_override, parse_value
+from blockyard.config.override_grammar import parse_allow, parse_override, parse_value
 from blockyard.errors import UserError
 
 
@@ -108,4 +108,3 @@ def test_the_grammar_is_hydras() -> None:
         parse_override("a=[")
     assert parse_allow(None) == []
     assert parse_allow("['mine', \"yours\"]") == ["mine", "yours"]
-    assert allowed_packages([("seed", "1"), ("allow", "[mine]")]) == ["mine"]

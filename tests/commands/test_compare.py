@@ -9,13 +9,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 
 from blockyard.cli import main
-from blockyard.report.comparison import compare
+from blockyard.report.comparison import Comparison, compare
+from blockyard.report.load.document import read_document
 from blockyard.report.render import columns
 from blockyard.report.render.csv import csv as as_csv
 from blockyard.report.render.csv import runs as as_runs
@@ -47,7 +47,7 @@ def _printed(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0)
     return captured.err if code else captured.out
 
 
-def _wide(data: dict[str, Any], width: int) -> list[str]:
+def _wide(data: Comparison, width: int) -> list[str]:
     """The lines on a terminal of that width."""
     out = io.StringIO()
     show(data, Console(file=out, width=width, force_terminal=True, color_system=None, markup=False, highlight=False))
@@ -94,7 +94,7 @@ def test_every_row_is_one_line_where_there_is_no_terminal(tmp_path: Path, capsys
 def test_the_tables_fit_a_terminal_with_no_figure_cut(tmp_path: Path, width: int) -> None:
     arms, levels = grid({"block": ["pre_norm", "post_norm"], "optimizer.lr": ["0.001", "0.01"]})
     values = {arm: {s: 0.81 + 0.013 * s * s + 0.1 * ("pre" in arm) for s in range(3)} for arm in arms}
-    data = compare(sweep(tmp_path, arms, values, levels=levels, question={"kind": "grid"})).as_dict()
+    data = compare(sweep(tmp_path, arms, values, levels=levels, question={"kind": "grid"}))
     lines = _wide(data, width)
     assert max(map(len, lines)) <= width
     text = "\n".join(lines)
@@ -113,9 +113,9 @@ def test_of_many_arms_only_those_that_differ_are_told_in_words(tmp_path: Path) -
         arm: {seed: 0.5 + 0.1 * (k % 4 == 3) + 0.01 * seed + 0.001 * draw.gauss(0, 1) for seed in range(5)}
         for k, arm in enumerate(arms)
     }
-    data = compare(sweep(tmp_path, arms, values)).as_dict()
+    data = compare(sweep(tmp_path, arms, values))
     text = "\n".join(_wide(data, 120))
-    listed = [arm for arm in data["arms"] if arm["verdict"] in ("better", "worse")]
+    listed = [arm for arm in data.arms if arm.verdict in ("better", "worse")]
     assert len(listed) == 10
     assert "and 29 more arms" in text
     assert text.count("Better than lr_0: +0.") == 10
@@ -126,16 +126,14 @@ def test_tables_are_written_in_every_form(plan: SweepPlan, tmp_path: Path, capsy
     names = {"--markdown": "a.md", "--latex": "a.tex", "--csv": "a.csv", "--html": "a.html"}
     arguments = [argument for pair in names.items() for argument in pair]
     assert _printed(capsys, "norms", *arguments) == ""
-    data = compare(plan).as_dict()
+    data = compare(plan)
     assert (tmp_path / "a.md").read_text() == markdown(data)
     assert (tmp_path / "a.tex").read_text() == latex(data)
     assert (tmp_path / "a.csv").read_text() == as_csv(data)
     assert "<!doctype html>" in (tmp_path / "a.html").read_text()[:200].lower()
     assert _printed(capsys, "norms", "--csv", "-") == as_csv(data)
     assert _printed(capsys, "--csv", "norms") == as_csv(data), "a path of runs after a flag is no file"
-    assert _printed(capsys, "norms", "--runs", "--metric=test/loss") == as_runs(
-        compare(plan, metric="test/loss").as_dict()
-    )
+    assert _printed(capsys, "norms", "--runs", "--metric=test/loss") == as_runs(compare(plan, metric="test/loss"))
 
 
 def test_what_was_expected_is_judged_by_its_own_metric_alone(plan: SweepPlan) -> None:
@@ -144,30 +142,30 @@ def test_what_was_expected_is_judged_by_its_own_metric_alone(plan: SweepPlan) ->
     other = compare(plan, metric="test/loss" if result.metric != "test/loss" else "test/accuracy")
     assert other.expect is None
     assert any(
-        f"({result.expect['text']}) is not evaluated: it refers to {result.metric}" in line for line in other.warnings
+        f"({result.expect.text}) is not evaluated: it refers to {result.metric}" in line for line in other.warnings
     )
 
 
 def test_csv_is_tidy(plan: SweepPlan) -> None:
-    data = compare(plan).as_dict()
+    data = compare(plan)
     rows = list(csv.DictReader(io.StringIO(as_csv(data))))
     assert [row["arm"] for row in rows] == ["post", "pre", "few"]
-    assert float(rows[1]["mean"]) == data["arms"][1]["mean"]
-    assert float(rows[1]["difference_low"]) == data["arms"][1]["difference"]["interval"][0]
+    assert float(rows[1]["mean"]) == data.arms[1].mean
+    assert float(rows[1]["difference_low"]) == data.arms[1].difference.interval[0]
     assert rows[0]["difference"] == rows[2]["low"] == ""
-    assert float(rows[1]["test/loss"]) == data["arms"][1]["other"]["test/loss"]["mean"]
-    assert float(rows[2]["parameters_ratio"]) == data["arms"][2]["cost_ratio"]["parameters"]
+    assert float(rows[1]["test/loss"]) == data.arms[1].other["test/loss"].mean
+    assert float(rows[2]["parameters_ratio"]) == data.arms[2].cost_ratio["parameters"]
     runs = list(csv.DictReader(io.StringIO(as_runs(data))))
-    assert len(runs) == len(data["cells"]) == 10
+    assert len(runs) == len(data.cells) == 10
     assert [row["state"] for row in runs].count("done") == 8
     assert runs[0]["test/accuracy"] == "0.9"
     assert next(row for row in runs if row["state"] == "failed")["reason"] == "RuntimeError: out of memory"
 
 
-def _hostile(tmp_path: Path) -> dict[str, Any]:
+def _hostile(tmp_path: Path) -> Comparison:
     arms = {"base": ["block=post_norm"], HOSTILE: ["block=pre_norm"]}
     values = {"base": {0: 0.9, 1: 0.91, 2: 0.905}, HOSTILE: {0: 0.93, 1: 0.95, 2: 0.94}}
-    return compare(sweep(tmp_path, arms, values, question={"claim": f"{HOSTILE}\nsecond line"})).as_dict()
+    return compare(sweep(tmp_path, arms, values, question={"claim": f"{HOSTILE}\nsecond line"}))
 
 
 def test_names_are_no_markup_in_markdown(tmp_path: Path) -> None:
@@ -251,12 +249,12 @@ def test_budgets_notes_and_what_memory_means_are_told(plan: SweepPlan) -> None:
     data["arms"][1]["budget"] = {"settings": 3, "chosen": {"optimizer.lr": 0.01}}
     data["arms"][2]["budget"] = {"settings": 1, "chosen": None}
     data["provenance"]["notes"] = ["widths were solved"]
-    text = "\n".join(_wide(data, 120))
+    text = "\n".join(_wide(read_document(data), 120))
     assert "pre: optimizer.lr=0.01, of 3 settings tried" in text
     assert "few: none chosen yet, of 1 setting tried" in text
     assert "widths were solved" in text
     assert "memory: peak of the whole process" in text
-    assert "pre: optimizer.lr=0.01, of 3 settings tried" in markdown(data)
+    assert "pre: optimizer.lr=0.01, of 3 settings tried" in markdown(read_document(data))
 
 
 def test_runs_of_no_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

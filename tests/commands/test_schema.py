@@ -15,8 +15,8 @@ from pydantic import TypeAdapter
 from blockyard.cli import main
 from blockyard.commands.schema import associations
 from blockyard.config.choices import catalog
+from blockyard.config.defaults import default_node
 from blockyard.config.json_schema import GLOBAL, finished, group_schemas
-from blockyard.config.placed_nodes import default_node
 from blockyard.sweep.spec import sweep_yaml
 from blockyard.sweep.spec.keys import SweepFile, sweep_schema
 from tests.support.paths import ROOT

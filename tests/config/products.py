@@ -9,10 +9,10 @@ from typing import Any
 import yaml
 
 from blockyard.config import layer_kinds
-from blockyard.config.check import default_pick
+from blockyard.config.alternatives import default_pick
 from blockyard.config.choices import catalog
-from blockyard.config.compose import Composed, complete, compose
-from blockyard.config.placed_nodes import default_node
+from blockyard.config.compose import Composed, compose
+from blockyard.config.defaults import complete, default_node
 from blockyard.config.untrusted.targets import locate
 
 # What a model is made of. The rest (optimizer, trainer, ...) does not change what can be combined; `layers` combines

@@ -13,7 +13,7 @@ from blockyard.config import tree
 from blockyard.config.build import CONTRACTS, RUNTIME_CONTRACTS
 from blockyard.config.choices import catalog
 from blockyard.config.compose import compose
-from blockyard.config.placed_nodes import fill_defaults, plain_default
+from blockyard.config.defaults import fill_defaults, plain_default
 from blockyard.config.schema import REQUIRED, RESERVED, options
 from blockyard.config.untrusted.targets import locate
 

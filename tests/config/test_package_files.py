@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-import pickle
+from copy import deepcopy
 
 import pytest
+from hydra import compose as compose_by_hydra
+from hydra import initialize_config_dir
 from hydra._internal import defaults_list
-from omegaconf import OmegaConf, flag_override
+from omegaconf import OmegaConf
 
-from blockyard.config import hydra_config, hydra_sources
+from blockyard.config import hydra_sources, merge
 from blockyard.config.choices import catalog
-from blockyard.config.hydra_config import as_hydra_names_it, compose_choices
+from blockyard.config.hydra_sources import File, as_hydra_names_it, searchpath
+from blockyard.config.merge import merge_choices
+from blockyard.config.tree import merge_into
 
 CHOICES = [
     ("experiment=vit_digits", "block=post_norm", "norm=rms"),
@@ -23,32 +27,35 @@ NAMED = [(f"{family}={name}",) for family in ("experiment", "preset") for name i
 NAMED = [one if index % 5 == 0 else pytest.param(one, marks=pytest.mark.full) for index, one in enumerate(NAMED)]
 
 
-def plain(composed):
-    """The content in its order, and the choices."""
-    return json.dumps(pickle.loads(composed.pickled)), composed.choices
+def merged(groups, folders=()):
+    """The config in its order, and the choices, merged anew."""
+    merge._merge_files.cache_clear()
+    config, choices = merge_choices(groups, (), folders)
+    return json.dumps(config), choices
 
 
 def use_hydra_alone(monkeypatch):
-    """Compose as Hydra does without anything of ours."""
+    """Let Hydra compose without anything of ours."""
 
-    def merged(overrides):
-        composed = hydra_config._compose(overrides)
+    def read_files(groups, folders):
+        with initialize_config_dir(config_dir=str(catalog.conf_dir()), version_base="1.3"):
+            overrides = [*map(as_hydra_names_it, groups), *searchpath(folders)]
+            composed = compose_by_hydra("config", overrides, return_hydra_config=True)
         content = OmegaConf.to_container(composed, resolve=False)
         del content["hydra"]
-        return content, {str(key): name for key, name in composed.hydra.runtime.choices.items()}
+        choices = {key.rpartition("@")[2]: name for key, name in composed.hydra.runtime.choices.items()}
+        return [File(merge.PRIMARY, frozenset(), content)], choices
 
-    monkeypatch.setattr(hydra_sources, "use_package_files", lambda: None)
-    monkeypatch.setattr(hydra_sources, "merge_package_files", merged)
     monkeypatch.setattr(defaults_list, "_create_interpolation_map", hydra_sources._interpolation_map)
+    monkeypatch.setattr(hydra_sources, "read_files", read_files)
 
 
 @pytest.mark.parametrize("overrides", [*CHOICES, *NAMED], ids=" ".join)
 @pytest.mark.sampled(2)
 def test_the_config_is_that_of_hydra_alone(overrides, monkeypatch):
-    compose, overrides = compose_choices.__wrapped__, tuple(map(as_hydra_names_it, overrides))
-    kept = [plain(compose(overrides)) for _ in range(2)]  # the second time from parsed files
+    ours = [merged(overrides) for _ in range(2)]  # the second time from parsed files
     use_hydra_alone(monkeypatch)
-    assert kept == [plain(compose(overrides))] * 2
+    assert ours == [merged(overrides)] * 2
 
 
 @pytest.mark.parametrize(
@@ -65,7 +72,7 @@ def test_the_config_is_that_of_hydra_alone(overrides, monkeypatch):
 )
 def test_files_are_merged_as_omegaconf_merges_them(before, after):
     expected = OmegaConf.to_container(OmegaConf.merge(before, after))
-    hydra_sources._merge(before, after)
+    merge_into(before, after)
     assert json.dumps(before) == json.dumps(expected)
 
 
@@ -77,37 +84,31 @@ def test_an_interpolation_in_a_defaults_list_is_that_of_hydra_alone(tmp_path, mo
     }.items():
         (tmp_path / family).mkdir()
         (tmp_path / family / "mine.yaml").write_text(text)
-    overrides = ("experiment=mine", f"hydra.searchpath=[file://{tmp_path}]")
-    text, choices = plain(compose_choices.__wrapped__(overrides))
-    assert json.loads(text)["extra"]["_target_"] == "blockyard.norm.rms.RmsNorm"
+    ours = merged(["experiment=mine"], (tmp_path,))
+    assert json.loads(ours[0])["extra"]["_target_"] == "blockyard.norm.rms.RmsNorm"
     use_hydra_alone(monkeypatch)
-    assert plain(compose_choices.__wrapped__(overrides)) == (text, choices)
+    assert merged(["experiment=mine"], (tmp_path,)) == ours
 
 
 def test_no_file_of_the_package_is_parsed_twice(monkeypatch):
-    compose = compose_choices.__wrapped__
-    compose(("block=parallel",))
+    merged(["block=parallel"])
     monkeypatch.setattr(OmegaConf, "load", lambda file: pytest.fail(f"{file} is parsed again"))
-    assert compose(("block=parallel",)).choices["block"] == "parallel"
+    assert merged(["block=parallel"])[1]["block"] == "parallel"
 
 
 def test_files_of_a_user_are_read_again(tmp_path):
     choice = tmp_path / "norm" / "mine.yaml"
     choice.parent.mkdir()
-    overrides = ("norm=mine", f"hydra.searchpath=[file://{tmp_path}]")
     for size in (1, 2):
         choice.write_text(f"_target_: blockyard.norm.rms.RmsNorm\nsize: {size}\n")
-        composed = compose_choices.__wrapped__(overrides)
-        assert pickle.loads(composed.pickled)["norm"]["size"] == size
+        assert merge_choices(["norm=mine"], (), (tmp_path,))[0]["norm"]["size"] == size
 
 
 def test_what_is_set_in_a_config_does_not_reach_the_next_one():
-    overrides = ("experiment=gpt_code_small",)
-    first = hydra_config._compose(overrides)
-    before = OmegaConf.to_container(first, resolve=False)
-    with flag_override(first, ["struct", "readonly"], False):
-        for key in [key for key in first if key != "hydra"]:
-            for inner in list(first[key]) if OmegaConf.is_dict(first[key]) else ():
-                first[key][inner] = "changed"
-        first.match.by = "changed"
-    assert OmegaConf.to_container(hydra_config._compose(overrides), resolve=False) == before
+    config, choices = merge_choices(["experiment=gpt_code_small"], (), ())
+    before = deepcopy((config, choices))
+    for node in config.values():
+        if isinstance(node, dict):
+            node.update(dict.fromkeys(node, "changed"))
+    choices["norm"] = "changed"
+    assert merge_choices(["experiment=gpt_code_small"], (), ()) == before

@@ -71,6 +71,18 @@ def test_verdicts_are_what_the_script_writes() -> None:
     assert {one["sweep"] for one in records} <= {path.stem for path in (ROOT / "sweeps").glob("*.yaml")}
 
 
+def test_an_answer_that_is_replaced_stays_on_the_page() -> None:
+    first = {"date": "2026-11-01", "verdict": "undecided", "seeds": 5, "cells": [10, 10], "question": {"margin": "a"}}
+    again = first | {"date": "2026-11-02", "verdict": "supported", "cells": [12, 12], "question": {"margin": "b"}}
+    earlier = {"date": "2026-11-01", "verdict": "undecided", "seeds": 5, "cells": 10, "changed": ["margin"]}
+    assert verdicts.with_history(again, first)["asked"] == [earlier]
+    assert "asked" not in verdicts.with_history(first | {"date": "2026-11-03"}, first)
+    third = verdicts.with_history(again | {"cells": [20, 20]}, verdicts.with_history(again, first))
+    assert [answer["cells"] for answer in third["asked"]] == [10, 12]
+    page = verdicts.PAGE.read_text(encoding="utf-8")
+    assert "undecided on 2026-11-21 (6 seeds, 18 cells), then `margin`, `seeds` changed" in page  # pooling
+
+
 def test_readme_quotes_the_question_and_its_answer() -> None:
     """The question is the file in sweeps/, its table that of docs/verdicts.json."""
     text = verdicts.README.read_text(encoding="utf-8")
@@ -86,7 +98,7 @@ def test_the_best_arm_of_the_quickstart_is_better_than_a_linear_model() -> None:
     header = (ROOT / "sweeps/quickstart.yaml").read_text(encoding="utf-8")
     records = json.loads(verdicts.DATA.read_text("utf-8"))
     (record,) = (one for one in records if one["sweep"] == "quickstart")
-    assert (record["metric"], record["verdict"], record["seeds"]) == ("test/accuracy", "supported", 5)
+    assert (record["metric"], record["verdict"], record["seeds"]) == ("test/accuracy", "supported", 8)
     for arm in record["arms"]:
         assert f"{arm['name']} {arm['mean']:.3f} +- " in header
     components = Components(compose(["experiment=vit_digits"]).config)

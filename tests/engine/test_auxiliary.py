@@ -78,7 +78,7 @@ def test_a_loss_whose_targets_are_looked_at_has_the_bits_of_one_that_is_chosen(c
     results = []
     for reads in (True, False):
         module.zero_grad()
-        loss, _ = module.losses_of(batch, reads=reads)
+        loss, _ = module.loss_and_auxiliary(batch, may_synchronize=reads)
         loss.backward()
         results.append([loss.detach(), *(p.grad.clone() for p in module.parameters() if p.grad is not None)])
     for one, other in zip(*results, strict=True):

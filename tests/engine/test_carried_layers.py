@@ -15,9 +15,9 @@ from torch import nn
 from blockyard.engine.module import checkpoint_blocks
 from blockyard.errors import UserError
 from blockyard.runs.load import load
-from blockyard.weights.exporting import export_weights
+from blockyard.weights.convert.exporting import export_weights
 from tests.battery import ranks
-from tests.components.carried_models import built
+from tests.components.model.carried_models import built
 from tests.support.engine_runs import assert_same_bits, rows, run
 from tests.support.fork import forked
 from tests.support.helpers import LENGTH, choices, tiny, token_ids

@@ -14,7 +14,7 @@ from blockyard.engine.run import train
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import load
-from blockyard.weights.exporting import export_weights
+from blockyard.weights.convert.exporting import export_weights
 from blockyard.weights.lora import merged_state_dict
 from blockyard.weights.sources import find_source, read_weights
 from tests.support.engine_runs import assert_same_bits, config, folder, killed_at, run, state

@@ -136,14 +136,14 @@ def test_a_signal_saves_the_quiet_step_it_strikes_in(
 
 
 def test_an_error_names_the_quiet_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Learner.losses_of
+    original = Learner.loss_and_auxiliary
 
     def failing(self: Learner, *arguments: Any, **settings: Any) -> Any:
         if self.step.number == 14:
             raise ValueError("planted")
         return original(self, *arguments, **settings)
 
-    monkeypatch.setattr(Learner, "losses_of", failing)
+    monkeypatch.setattr(Learner, "loss_and_auxiliary", failing)
     reason = str(run(tmp_path, *STEPS, code=1).status.reason)
     assert every(part in reason for part in ("planted", "after step 14"))
 
@@ -151,11 +151,11 @@ def test_an_error_names_the_quiet_step(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_loss_that_is_not_finite_ends_the_run_in_its_quiet_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Learner.losses_of
+    original = Learner.loss_and_auxiliary
 
     def spoilt(self: Learner, *arguments: Any, **settings: Any) -> Any:
         loss, auxiliary = original(self, *arguments, **settings)
         return loss * torch.nan if self.step.number == 14 else loss, auxiliary
 
-    monkeypatch.setattr(Learner, "losses_of", spoilt)
+    monkeypatch.setattr(Learner, "loss_and_auxiliary", spoilt)
     assert "the loss is nan at step 15" in str(run(tmp_path, *STEPS, code=1).status.reason)

@@ -16,7 +16,7 @@ from blockyard.evaluate.soup import _greedy, average, best_first, cook
 from blockyard.runs.checkpoint import read
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import load
-from blockyard.weights.exporting import export_weights
+from blockyard.weights.convert.exporting import export_weights
 from tests.support.engine_runs import run, text_run
 from tests.support.fork import blockyard
 from tests.support.tiny import SHORTEST, steps

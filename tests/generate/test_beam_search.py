@@ -14,7 +14,7 @@ from blockyard.contracts import Inputs
 from blockyard.errors import UserError
 from blockyard.generate.beam_search import _Search, beam_search_batch
 from blockyard.generate.stats import Stats
-from tests.components.tiny_models import blocks_with_cross, tiny_encoder_decoder
+from tests.components.model.tiny_models import blocks_with_cross, tiny_encoder_decoder
 from tests.generate.decoding import MAX_TOKENS, beam, greedy
 from tests.support.helpers import LENGTH, choices, has, tiny, token_ids, traits
 

@@ -17,7 +17,7 @@ from blockyard.generate.stepper import describe_cache
 from blockyard.model._prefix import Prefix
 from blockyard.ops.cache import KVCache
 from blockyard.token_mixer.none import EmptyCache
-from tests.components.tiny_models import blocks_with_cross, tiny_encoder_decoder
+from tests.components.model.tiny_models import blocks_with_cross, tiny_encoder_decoder
 from tests.generate.decoding import MAX_TOKENS, greedy
 from tests.support.helpers import (
     LENGTH,

@@ -17,7 +17,7 @@ from blockyard.inspect.kinds.equivariance import permuted
 from blockyard.inspect.samples import Sample
 from blockyard.layers.pattern import Pattern
 from blockyard.model._prefix import Prefix
-from tests.components.tiny_models import build_tiny
+from tests.components.model.tiny_models import build_tiny
 from tests.support import engine_runs
 from tests.support.helpers import factory, tiny, token_ids
 from tests.support.tiny import SHORTEST

@@ -15,7 +15,7 @@ from blockyard.errors import UserError
 from blockyard.inspect.kinds.norms import layer_norms
 from blockyard.inspect.samples import Sample
 from blockyard.model._prefix import Prefix
-from tests.components.tiny_models import build_tiny
+from tests.components.model.tiny_models import build_tiny
 from tests.support import engine_runs
 from tests.support.helpers import tiny, token_ids
 from tests.support.tiny import SHORTEST

@@ -18,6 +18,7 @@ from blockyard.report.arms.changes import changes
 from blockyard.report.arms.rows import curve, thin
 from blockyard.report.comparison import Comparison, compare
 from blockyard.report.load.arms import ArmRuns, RunConfig, arm_names
+from blockyard.report.load.document import ChangesRow
 from blockyard.report.load.run_record import read_run
 from blockyard.report.render import columns
 from blockyard.sweep.plan.sweep_plan import SweepPlan
@@ -156,13 +157,13 @@ def test_changes_that_were_not_committed_are_said_even_where_all_have_them(tmp_p
 def test_an_arms_real_difference_is_told(tmp_path: Path) -> None:
     arms = {"base": ["block=pre_norm"], "deep": ["model.depth=6"], "post": ["block=post_norm", "optimizer.lr=0.01"]}
     result = compare(sweep(tmp_path, arms, {arm: {0: 0.9} for arm in arms}))
-    deep, post = result.arm("deep")["changes"], result.arm("post")["changes"]
-    assert deep["config"] == {"model.depth": [4, 6]}
-    assert deep["parameters"] == [13288, 19432]
-    assert deep["modules"] == {"blocks.4": [None, "PreNorm"], "blocks.5": [None, "PreNorm"]}
-    assert post["config"] == {"block": ["pre_norm", "post_norm"], "optimizer.lr": [0.001, 0.01]}
-    assert post["modules"]["final_norm"] == ["Layer", "Identity"]
-    assert result.arm("base")["changes"] == {"config": {}, "modules": {}, "parameters": None}
+    deep, post = result.arm("deep").changes, result.arm("post").changes
+    assert deep.config == {"model.depth": [4, 6]}
+    assert deep.parameters == [13288, 19432]
+    assert deep.modules == {"blocks.4": [None, "PreNorm"], "blocks.5": [None, "PreNorm"]}
+    assert post.config == {"block": ["pre_norm", "post_norm"], "optimizer.lr": [0.001, 0.01]}
+    assert post.modules["final_norm"] == ["Layer", "Identity"]
+    assert result.arm("base").changes == ChangesRow(config={}, modules={}, parameters=None)
 
 
 def test_a_config_that_names_a_strange_package_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,30 +178,30 @@ def test_a_config_that_names_a_strange_package_is_not_imported(tmp_path: Path, m
     assert "allow: [evil]" in frozen.read_text()
     run(tmp_path / "o", "block=pre_norm", figure=0.8)
     result = compare(tmp_path / "o")
-    assert {arm["name"] for arm in result.arms} == {"block=evil", "block=pre_norm"}
-    assert changes(ArmRuns("x", resolved), ArmRuns("y", config()[0]), (1, 2))["modules"] == {}
+    assert {arm.name for arm in result.arms} == {"block=evil", "block=pre_norm"}
+    assert changes(ArmRuns("x", resolved), ArmRuns("y", config()[0]), (1, 2)).modules == {}
 
 
 def test_costs_and_their_ratios_stand_beside_quality(tmp_path: Path) -> None:
     cheap = {"flops_per_sample": {"forward": 1, "training": 100}, "cache_bytes_per_token": 64.0}
     result = compare(_sweep(tmp_path, summaries={"alibi": cheap, "post": {"cache_bytes_per_token": 256.0}}))
-    assert result.arm("alibi")["cost"]["flops_per_sample"] == 100
-    assert result.arm("alibi")["cost_ratio"]["cache_bytes_per_token"] == 0.25
-    assert result.arm("pre")["cost_ratio"]["cache_bytes_per_token"] is None
-    assert result.arm("pre")["cost_ratio"]["parameters"] == 1.0
-    assert [arm["name"] for arm in result.arms if arm["pareto"]] == ["pre", "alibi"]
-    assert [arm["name"] for arm in compare(_sweep(tmp_path), cost_axis="seconds").arms if arm["pareto"]] == ["pre"]
+    assert result.arm("alibi").cost["flops_per_sample"] == 100
+    assert result.arm("alibi").cost_ratio["cache_bytes_per_token"] == 0.25
+    assert result.arm("pre").cost_ratio["cache_bytes_per_token"] is None
+    assert result.arm("pre").cost_ratio["parameters"] == 1.0
+    assert [arm.name for arm in result.arms if arm.pareto] == ["pre", "alibi"]
+    assert [arm.name for arm in compare(_sweep(tmp_path), cost_axis="seconds").arms if arm.pareto] == ["pre"]
 
 
 def test_curves_have_every_axis_and_few_points(tmp_path: Path) -> None:
     path = run(tmp_path, points=900)
     one = curve(read_run(path, arm="a"))
-    assert len(one["step"]) == 200
-    assert one["step"][-1] == 9000
-    assert one["flops"][-1] == pytest.approx(one["samples"][-1] * 79728, rel=1e-5)
-    judged = [value for value in one["metrics"]["val/loss"] if value is not None]
+    assert len(one.step) == 200
+    assert one.step[-1] == 9000
+    assert one.flops[-1] == pytest.approx(one.samples[-1] * 79728, rel=1e-5)
+    judged = [value for value in one.metrics["val/loss"] if value is not None]
     assert len(judged) >= 199, "validation comes first"
-    assert set(one["metrics"]) == {"train/loss", "val/loss", "val/accuracy"}
+    assert set(one.metrics) == {"train/loss", "val/loss", "val/accuracy"}
     records = [{"step": step, "train/loss": 1.0} for step in range(1000)]
     assert [row["step"] for row in thin(records, 5)][-1] == 999
     assert thin(records, 5000) is records
@@ -208,7 +209,7 @@ def test_curves_have_every_axis_and_few_points(tmp_path: Path) -> None:
     kept = [row["step"] for row in thin(judged_first, 10)]
     assert len(kept) == 10
     assert kept[-1] == 999
-    assert curve(read_run(tmp_path / "nothing"))["step"] == []
+    assert curve(read_run(tmp_path / "nothing")).step == []
 
 
 def test_a_grid_has_effects_and_one_factor_at_a_time_simple_ones(tmp_path: Path) -> None:
@@ -219,11 +220,11 @@ def test_a_grid_has_effects_and_one_factor_at_a_time_simple_ones(tmp_path: Path)
     }
     crossed = compare(sweep(tmp_path / "a", arms, values, levels=levels, question={"kind": "grid"}))
     assert crossed.effects is not None
-    assert crossed.effects["main"][0]["factor"] == "block"
-    assert crossed.effects["interactions"][0]["factors"] == ["block", "optimizer.lr"]
+    assert crossed.effects.main[0].factor == "block"
+    assert crossed.effects.interactions[0].factors == ["block", "optimizer.lr"]
     one = compare(sweep(tmp_path / "b", arms, values, levels=levels, question={"kind": "one_at_a_time"}))
     assert one.effects is not None
-    assert one.effects["interactions"] == []
+    assert one.effects.interactions == []
     assert compare(sweep(tmp_path / "c", arms, values, levels=levels, question={"kind": "zip"})).effects is None
     assert compare(tmp_path / "a").effects is not None, "arms inferred from runs may make a grid"
 
@@ -247,7 +248,7 @@ def test_maps_of_several_attentions_in_a_block_have_names_of_their_own(tmp_path:
     ]
     run = plan.path(next(cell for cell in plan.cells if cell.variant == "post"))
     (run / attention_maps.FILE).write_text(json.dumps({"maps": maps}))
-    assert [one["layer"] for one in compare(plan).attention] == [
+    assert [one.layer for one in compare(plan).attention] == [
         *(*paths, "block 1, head 0", "block 1, head 1", "block 1, visit 2, head 0", "head.mixer")
     ]
 
@@ -266,21 +267,21 @@ def test_pictures_of_predictions_are_those_of_the_first_run_that_has_any(tmp_pat
     (second / "forecast.png").write_bytes(png + b"one")
     (second / "inspect" / "restore.png").write_bytes(png + b"two")
     shown = compare(plan).predictions
-    assert [(one["arm"], one["seed"], one["name"]) for one in shown] == [
+    assert [(one.arm, one.seed, one.name) for one in shown] == [
         (arm, 1, "forecast"),
         (arm, 1, "restoration"),
     ]
-    assert base64.b64decode(shown[0]["image"].removeprefix("data:image/png;base64,")) == png + b"one"
+    assert base64.b64decode(shown[0].image.removeprefix("data:image/png;base64,")) == png + b"one"
     (second / "forecast.png").write_bytes(png + bytes(attention_maps.MAX_BYTES))
-    assert [one["name"] for one in compare(plan).predictions] == ["restoration"]
+    assert [one.name for one in compare(plan).predictions] == ["restoration"]
 
 
 def test_where_it_comes_from_is_kept(tmp_path: Path) -> None:
     provenance = compare(_sweep(tmp_path)).provenance
-    assert provenance["code"]["commit"] == "a" * 40
-    assert provenance["command"] == ["blockyard", "sweep", "sweeps/norms.yaml"]
-    assert provenance["data"]["fingerprint"] == "d" * 64
-    assert provenance["host"]["name"] == "host"
+    assert provenance.code["commit"] == "a" * 40
+    assert provenance.command == ["blockyard", "sweep", "sweeps/norms.yaml"]
+    assert provenance.data["fingerprint"] == "d" * 64
+    assert provenance.host["name"] == "host"
 
 
 @pytest.mark.full
@@ -305,6 +306,6 @@ def test_a_run_that_goes_on_from_another_is_named_by_its_budget() -> None:
 
 def test_flops_are_labelled_as_those_of_training(tmp_path: Path) -> None:
     """`check` prints those of the forward pass of the same model, a third of them."""
-    data = compare(_sweep(tmp_path)).as_dict()
+    data = compare(_sweep(tmp_path))
     assert "training FLOPs/sample" in columns.costs(data)[0]
     assert "training FLOPs per sample" in columns.cost_notes(data)[-1]

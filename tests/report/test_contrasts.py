@@ -10,6 +10,7 @@ from scipy import stats
 
 from blockyard.errors import UserError
 from blockyard.report.arms.answer import answer
+from blockyard.report.load.document import EffectsRow, InteractionRow
 from blockyard.report.stats import expectations
 from blockyard.report.stats.expectations import evaluate
 from blockyard.sweep.spec.expectation import Claim, parse
@@ -117,13 +118,8 @@ def test_a_contrast_of_the_wrong_sign_would_be_seen(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_answer_names_significant_interactions() -> None:
-    effects = {
-        "interactions": [
-            {"factors": ["norm", "warmup"], "F": 32.2, "holm_p": 0.001},
-            {"factors": ["norm", "rate"], "F": 1.2, "holm_p": 0.4},
-            {"factors": ["warmup", "rate"], "F": None, "holm_p": None},
-        ]
-    }
-    text = answer([], None, "test/loss", None, effects)
+    tests = [(["norm", "warmup"], 32.2, 0.001), (["norm", "rate"], 1.2, 0.4), (["warmup", "rate"], None, None)]
+    rows = [InteractionRow(factors=pair, F=f, p=p, holm_p=p, cells=[], levels=[]) for pair, f, p in tests]
+    text = answer([], None, "test/loss", None, EffectsRow(main=[], interactions=rows, formula=""))
     assert text.endswith("What norm changes depends on warmup (F = 32.2, corrected p = 0.001).")
     assert "rate" not in text

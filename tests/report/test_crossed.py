@@ -99,22 +99,22 @@ def test_a_comparison_holds_for_new_samples(tmp_path: Path) -> None:
     """All seeds agree, so that over seeds nothing varies; six of sixty samples differ."""
     plan = sweep_of(tmp_path, expect="pre > post")
     by_seeds = compare(plan, changes=False)
-    assert by_seeds.arm("pre")["words"].startswith("No difference shown to post: all 4 differences are equal")
+    assert by_seeds.arm("pre").words.startswith("No difference shown to post: all 4 differences are equal")
     result = compare(plan, changes=False, over="samples")
-    gap = result.arm("pre")["difference"]
+    gap = result.arm("pre").difference
     assert gap is not None
     gaps = np.zeros(SAMPLES)
     gaps[30:36] = 1
-    assert gap["t_p"] == pytest.approx(stats.ttest_1samp(gaps, 0).pvalue)
-    assert "for new test samples and these trained models" in result.arm("pre")["words"]
+    assert gap.t_p == pytest.approx(stats.ttest_1samp(gaps, 0).pvalue)
+    assert "for new test samples and these trained models" in result.arm("pre").words
     assert result.expect is not None
-    assert result.expect["verdict"] == "supported"
-    assert "hold for new test samples" in markdown(result.as_dict())
+    assert result.expect.verdict == "supported"
+    assert "hold for new test samples" in markdown(result)
 
 
 def test_the_sweep_file_says_over_what(tmp_path: Path) -> None:
     result = compare(sweep_of(tmp_path, over="both"), changes=False)
-    assert "for new seeds and new test samples" in result.arm("pre")["words"]
+    assert "for new seeds and new test samples" in result.arm("pre").words
 
 
 def test_scores_that_are_not_the_metric_are_refused(tmp_path: Path) -> None:

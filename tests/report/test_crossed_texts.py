@@ -87,13 +87,13 @@ def test_a_sweep_of_language_models_is_judged_for_new_texts(tmp_path: Path, caps
     assert "for new seeds and new texts" in capsys.readouterr().out
     plan = SweepPlan.load(tmp_path / "out/sweeps/texts")
     by_texts = compare(plan, changes=False, over="samples")
-    gap = by_texts.arm("mlp")["difference"]
-    by_seeds = compare(plan, changes=False, over="seeds").arm("mlp")["difference"]
+    gap = by_texts.arm("mlp").difference
+    by_seeds = compare(plan, changes=False, over="seeds").arm("mlp").difference
     assert gap is not None
     assert by_seeds is not None
-    assert gap["mean"] == pytest.approx(by_seeds["mean"], rel=1e-4)
-    assert gap["over"] == "samples documents"
-    assert gap["interval"] != by_seeds["interval"]
+    assert gap.mean == pytest.approx(by_seeds.mean, rel=1e-4)
+    assert gap.over == "samples documents"
+    assert gap.interval != by_seeds.interval
     with pytest.raises(UserError, match="test/accuracy is not kept of the tokens"):
         compare(plan, changes=False, over="both", metric="test/accuracy")
 

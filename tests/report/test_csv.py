@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ def test_numbers_of_single_precision_have_no_more_digits_than_they_need(value: f
 
 
 def test_tiny_means_are_shown_with_the_digits_that_they_have() -> None:
-    arms: Any = [{"mean": 5e-8, "interval": (4e-8, 6e-8), "difference": None}]
+    arms: Any = [SimpleNamespace(mean=5e-8, interval=(4e-8, 6e-8), difference=None)]
     assert columns.mean_with_interval(5e-8, (4e-8, 6e-8), columns.decimals(arms)) == "0.000000050 ± 0.000000010"
-    ordinary: Any = [{"mean": 0.9, "interval": (0.9 - 1e-9, 0.9 + 1e-9), "difference": None}]
+    ordinary: Any = [SimpleNamespace(mean=0.9, interval=(0.9 - 1e-9, 0.9 + 1e-9), difference=None)]
     assert columns.decimals(ordinary) == 6

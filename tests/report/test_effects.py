@@ -13,6 +13,7 @@ from statsmodels.formula.api import ols
 from statsmodels.stats.multitest import multipletests
 
 from blockyard.report.load.costs import median_costs, pareto, ratios
+from blockyard.report.load.document import ComparisonDocument
 from blockyard.report.render.columns import effect_lines
 from blockyard.report.stats.effects import factors_of, grid_effects, is_grid, single_factor_effects
 from blockyard.report.stats.verdict import compare_arms
@@ -55,15 +56,15 @@ def test_interactions_are_those_of_an_analysis_of_variance() -> None:
     formula = " + ".join(["C(seed, Sum)", *(f"C({f}, Sum)" for f in FACTORS)])
     formula += " + " + " + ".join(f"C({a}, Sum):C({b}, Sum)" for a, b in pairs)
     table = sm.stats.anova_lm(ols(f"y ~ {formula}", _frame(values, levels)).fit(), typ=3)
-    for one, (a, b) in zip(result["interactions"], pairs, strict=True):
+    for one, (a, b) in zip(result.interactions, pairs, strict=True):
         row = table.loc[f"C({a}, Sum):C({b}, Sum)"]
-        assert one["factors"] == [a, b]
-        assert one["F"] == pytest.approx(row["F"])
-        assert one["p"] == pytest.approx(row["PR(>F)"])
-    wanted = multipletests([one["p"] for one in result["interactions"]], method="holm")[1]
-    assert [one["holm_p"] for one in result["interactions"]] == pytest.approx(list(wanted))
-    assert [one["holm_p"] < 0.05 for one in result["interactions"]] == [True, False, False]
-    assert result["formula"] == "value ~ seed + block + rate + heads + block:rate + block:heads + rate:heads"
+        assert one.factors == [a, b]
+        assert pytest.approx(row["F"]) == one.F
+        assert one.p == pytest.approx(row["PR(>F)"])
+    wanted = multipletests([one.p for one in result.interactions], method="holm")[1]
+    assert [one.holm_p for one in result.interactions] == pytest.approx(list(wanted))
+    assert [one.holm_p < 0.05 for one in result.interactions] == [True, False, False]
+    assert result.formula == "value ~ seed + block + rate + heads + block:rate + block:heads + rate:heads"
 
 
 def test_main_effects_are_differences_of_marginal_means() -> None:
@@ -76,19 +77,19 @@ def test_main_effects_are_differences_of_marginal_means() -> None:
     formula += " + " + " + ".join(f"C({a}, Sum):C({b}, Sum)" for a, b in pairs)
     fit = ols(f"y ~ {formula}", frame).fit()
     error, free = np.sqrt(fit.mse_resid), fit.df_resid
-    assert [(m["factor"], m["level"], m["reference"]) for m in result["main"]] == [
+    assert [(m.factor, m.level, m.reference) for m in result.main] == [
         ("block", "post", "pre"),
         ("block", "parallel", "pre"),
         ("rate", "high", "low"),
         ("heads", "4", "1"),
     ]
-    for one in result["main"]:
-        at = frame.groupby(one["factor"])["y"]
-        gap = at.mean()[one["level"]] - at.mean()[one["reference"]]
-        assert one["effect"] == pytest.approx(gap)
-        half = _t(0.975, free) * error * np.sqrt(2 / at.size()[one["level"]])
-        assert one["interval"] == pytest.approx([gap - half, gap + half])
-    assert [one["holm_p"] < 0.05 for one in result["main"]] == [True, True, False, False]
+    for one in result.main:
+        at = frame.groupby(one.factor)["y"]
+        gap = at.mean()[one.level] - at.mean()[one.reference]
+        assert one.effect == pytest.approx(gap)
+        half = _t(0.975, free) * error * np.sqrt(2 / at.size()[one.level])
+        assert one.interval == pytest.approx([gap - half, gap + half])
+    assert [one.holm_p < 0.05 for one in result.main] == [True, True, False, False]
 
 
 def _t(share: float, free: float) -> float:
@@ -106,19 +107,19 @@ def test_the_seed_is_a_block() -> None:
     blocked, broken = grid_effects(values, levels), grid_effects(shuffled, levels)
     assert blocked is not None
     assert broken is not None
-    assert blocked["main"][1]["p"] < 1e-6 < 0.05 < broken["main"][1]["p"], "seeds spread far more than arms"
+    assert blocked.main[1].p < 1e-6 < 0.05 < broken.main[1].p, "seeds spread far more than arms"
 
 
 def test_the_means_of_each_pair_of_levels_are_given() -> None:
     values, levels = _grid()
     result = grid_effects(values, levels)
     assert result is not None
-    one = result["interactions"][0]
-    assert one["levels"] == [FACTORS["block"], FACTORS["rate"]]
+    one = result.interactions[0]
+    assert one.levels == [FACTORS["block"], FACTORS["rate"]]
     wanted = _frame(values, levels).groupby(["block", "rate"])["y"].mean()
     for row, a in enumerate(FACTORS["block"]):
         for column, b in enumerate(FACTORS["rate"]):
-            assert one["cells"][row][column] == pytest.approx(wanted[a, b])
+            assert one.cells[row][column] == pytest.approx(wanted[a, b])
 
 
 def test_a_missing_seed_is_borne_a_missing_pair_of_levels_said() -> None:
@@ -128,18 +129,20 @@ def test_a_missing_seed_is_borne_a_missing_pair_of_levels_said() -> None:
     values[arms[1]][0] = float("nan")
     result = grid_effects(values, levels)
     assert result is not None
-    assert result["interactions"][0]["F"] is not None
+    assert result.interactions[0].F is not None
     for arm in arms:
         if levels[arm]["block"] == "post" and levels[arm]["rate"] == "high":
             values[arm] = {}
     result = grid_effects(values, levels)
     assert result is not None
-    assert result["interactions"] == []
-    assert "interactions left out: cells are missing" in result["formula"]
-    assert result["formula"] in effect_lines({"effects": result}), "a table says what it leaves out"
+    assert result.interactions == []
+    assert "interactions left out: cells are missing" in result.formula
+    assert result.formula in effect_lines(
+        ComparisonDocument(title="", metric="", direction="max", answer="", effects=result)
+    ), "a table says what it leaves out"
     fit = ols("y ~ C(seed, Sum) + C(block, Sum) + C(rate, Sum) + C(heads, Sum)", _frame(values, levels).dropna()).fit()
     post, parallel = fit.params["C(block, Sum)[S.post]"], fit.params["C(block, Sum)[S.parallel]"]
-    assert result["main"][0]["effect"] == pytest.approx(2 * post + parallel), "pre is minus the sum of the others"
+    assert result.main[0].effect == pytest.approx(2 * post + parallel), "pre is minus the sum of the others"
     assert grid_effects({arm: {} for arm in arms}, levels) is None
 
 
@@ -147,12 +150,12 @@ def test_effects_without_anything_left_over_have_no_p() -> None:
     levels = {f"{a}{b}": {"a": a, "b": b} for a in "xy" for b in "uv"}
     one_seed = grid_effects({arm: {0: float(place)} for place, arm in enumerate(levels)}, levels)
     assert one_seed is not None
-    assert one_seed["main"][0]["effect"] == pytest.approx(2.0)
-    assert one_seed["main"][0]["p"] is None
-    assert "no degrees of freedom left for tests" in one_seed["formula"]
+    assert one_seed.main[0].effect == pytest.approx(2.0)
+    assert one_seed.main[0].p is None
+    assert "no degrees of freedom left for tests" in one_seed.formula
     exact = grid_effects({arm: {s: 0.1 * place + s for s in range(3)} for place, arm in enumerate(levels)}, levels)
     assert exact is not None
-    assert exact["main"][0]["p"] is None, "no noise at all: rounding is no evidence"
+    assert exact.main[0].p is None, "no noise at all: rounding is no evidence"
 
 
 def test_false_effects_are_as_rare_as_said() -> None:
@@ -163,7 +166,7 @@ def test_false_effects_are_as_rare_as_said() -> None:
         block = draw.normal(size=4)
         result = grid_effects({arm: dict(enumerate(block + draw.normal(size=4))) for arm in levels}, levels)
         assert result is not None
-        wrong += [any(one["holm_p"] < 0.05 for one in result[kind]) for kind in ("main", "interactions")]
+        wrong += [any(test.holm_p < 0.05 for test in tests) for tests in (result.main, result.interactions)]
     assert (wrong / sweeps <= 0.08).all(), wrong / sweeps
 
 
@@ -183,12 +186,12 @@ def test_one_factor_at_a_time_has_simple_effects_only() -> None:
     judged = compare_arms(values, "ref", "max")
     result = single_factor_effects(judged, levels, "ref")
     assert result is not None
-    assert [(one["factor"], one["level"]) for one in result["main"]] == [("a", "2"), ("b", "2")]
+    assert [(one.factor, one.level) for one in result.main] == [("a", "2"), ("b", "2")]
     gap = judged["a2"].difference
     assert gap is not None
-    assert result["main"][0]["effect"] == gap.mean
-    assert result["main"][0]["holm_p"] == gap.holm_p
-    assert result["interactions"] == []
+    assert result.main[0].effect == gap.mean
+    assert result.main[0].holm_p == gap.holm_p
+    assert result.interactions == []
 
 
 # -- costs ---------------------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ BARE = {"paper": {"value": 0.92, "source": "Author 2020, table 2"}}
 
 def records(folder: Path, external: dict[str, Any], **question: Any) -> dict[str, Any]:
     result = compare(norms_sweep(folder, question={"external": external, **question}), changes=False)
-    assert [row["name"] for row in result.external] == ["paper"]
-    return {gap["arm"]: gap for gap in result.external[0]["arms"]}
+    assert [row.name for row in result.external] == ["paper"]
+    return {gap.arm: gap for gap in result.external[0].arms}
 
 
 def values(arm: str) -> list[float]:
@@ -35,31 +35,31 @@ def test_a_figure_with_its_spread_is_compared_by_welchs_test(tmp_path: Path) -> 
     for arm, gap in result.items():
         own = values(arm)
         expected = stats.ttest_ind_from_stats(sum(own) / 4, stats.tstd(own), 4, 0.92, 0.004, 5, equal_var=False)
-        assert gap["p"] == pytest.approx(expected.pvalue)
-    assert [result[arm]["verdict"] for arm in ("post", "pre", "alibi")] == ["worse", "better", "no difference shown"]
-    assert result["pre"]["holm_p"] >= result["pre"]["p"]
+        assert gap.p == pytest.approx(expected.pvalue)
+    assert [result[arm].verdict for arm in ("post", "pre", "alibi")] == ["worse", "better", "no difference shown"]
+    assert result["pre"].holm_p >= result["pre"].p
 
 
 def test_a_bare_figure_is_taken_as_exact(tmp_path: Path) -> None:
     result = records(tmp_path, BARE)
-    assert result["pre"]["p"] == pytest.approx(stats.ttest_1samp(values("pre"), 0.92).pvalue)
-    low, high = result["pre"]["interval"]
-    assert low < result["pre"]["mean"] < high
+    assert result["pre"].p == pytest.approx(stats.ttest_1samp(values("pre"), 0.92).pvalue)
+    low, high = result["pre"].interval
+    assert low < result["pre"].mean < high
 
 
 def test_a_sweep_that_stops_when_decided_makes_no_test_of_a_fixed_number(tmp_path: Path) -> None:
     result = records(tmp_path, PAPER, until={"first": 3, "most": 4})
-    assert result["pre"]["p"] is None
-    assert result["pre"]["verdict"] == "undecided"
+    assert result["pre"].p is None
+    assert result["pre"].verdict == "undecided"
 
 
 def test_tables_say_that_nothing_is_paired(tmp_path: Path) -> None:
-    result = compare(norms_sweep(tmp_path, question={"external": BARE}), changes=False).as_dict()
+    result = compare(norms_sweep(tmp_path, question={"external": BARE}), changes=False)
     header, table = columns.externals(result)
     assert "difference (not paired)" in header
     assert table[0][-1] == "Author 2020, table 2 (runs unknown, taken as exact)"
     assert "Author 2020, table 2" in markdown(result)
-    assert "Figures from elsewhere" in render(result)
+    assert "Figures from elsewhere" in render(result.as_dict())
     other = compare(norms_sweep(tmp_path / "o", question={"external": BARE}), changes=False, metric="test/loss")
     assert other.external == []
 
@@ -86,6 +86,6 @@ def test_an_arm_whose_values_do_not_vary_is_undecided_beside_a_bare_figure(noise
     """Differences due to rounding alone would give a tiny p-value."""
     own = {"a": {seed: 1.0 + noise * seed for seed in range(5)}}
     (row,) = external_rows(BARE, own, "max", tested=True)
-    assert (row["arms"][0]["p"], row["arms"][0]["verdict"]) == (None, "undecided")
+    assert (row.arms[0].p, row.arms[0].verdict) == (None, "undecided")
     (row,) = external_rows(PAPER, own, "max", tested=True)
-    assert row["arms"][0]["verdict"] == "better"
+    assert row.arms[0].verdict == "better"

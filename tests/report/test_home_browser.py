@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +9,9 @@ import pytest
 
 from blockyard.report.home.page import render_home
 from tests.report.page_data import HOSTILE
-from tools.browser import LEFT_OUT, Witness, address, chromium, launched
+from tools.browser import LEFT_OUT, Witness, address, chromium
 
 pytestmark = [pytest.mark.skipif(chromium() is None, reason=LEFT_OUT), pytest.mark.xdist_group("browser")]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with launched() as instance:
-        yield instance
 
 
 def content(root: Path, *, configs: int = 4, seeds: int = 3) -> dict[str, Any]:

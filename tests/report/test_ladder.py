@@ -177,13 +177,13 @@ def sizes(folder: Path, **more: Any) -> Comparison:
 def test_a_grid_of_sizes_has_a_ladder(tmp_path: Path) -> None:
     result = sizes(tmp_path, ladder="size")
     assert result.ladder is not None
-    assert result.ladder["baseline"] == "post_norm"
-    pre, post = result.ladder["arms"]
-    assert (pre["name"], post["name"]) == ("pre_norm", "post_norm")
-    assert pre["compute"] == [1000.0 * 1000 * int(dim) ** 2 for dim in SIZES]
-    assert pre["multiplier"] is not None
-    assert pre["multiplier"] > 1
-    header, rows = columns.ladders(result.as_dict())
+    assert result.ladder.baseline == "post_norm"
+    pre, post = result.ladder.arms
+    assert (pre.name, post.name) == ("pre_norm", "post_norm")
+    assert pre.compute == [1000.0 * 1000 * int(dim) ** 2 for dim in SIZES]
+    assert pre.multiplier is not None
+    assert pre.multiplier > 1
+    header, rows = columns.ladders(result)
     assert rows[1][:2] == ["post_norm", "baseline"]
     assert "at 10x (extrapolated)" in header
     assert "Ladder of sizes" in render(result.as_dict())
@@ -215,9 +215,9 @@ def climbed(
 def test_a_sweep_with_rungs_has_its_ladder_without_an_option(tmp_path: Path) -> None:
     result = climbed(tmp_path)
     assert result.ladder is not None
-    assert (result.ladder["factor"], result.ladder["baseline"]) == ("rung", "post")
-    pre = next(arm for arm in result.ladder["arms"] if arm["name"] == "pre")
-    assert f"pre is worth {pre['multiplier']:.3g} times (" in result.answer
+    assert (result.ladder.factor, result.ladder.baseline) == ("rung", "post")
+    pre = next(arm for arm in result.ladder.arms if arm.name == "pre")
+    assert f"pre is worth {pre.multiplier:.3g} times (" in result.answer
     assert "At the largest rung (1.64e+08 FLOPs), in the compute of post:" in result.answer
     assert "Extrapolated to 10 times that: pre" in result.answer
     assert "Ladder of sizes" in render(result.as_dict())
@@ -227,13 +227,13 @@ def test_a_sweep_with_rungs_has_its_ladder_without_an_option(tmp_path: Path) -> 
 def test_an_arm_without_a_law_stands_in_the_table_and_the_answer(tmp_path: Path) -> None:
     result = climbed(tmp_path, arms=("pre", "post", "branch"))
     assert result.ladder is not None
-    assert [arm["name"] for arm in result.ladder["arms"]] == ["pre", "post"]
-    (misfit,) = result.ladder["unfitted"]
-    assert misfit["name"] == "branch"
-    assert misfit["compute"] == result.ladder["arms"][0]["compute"]
-    assert misfit["loss"][1] < misfit["loss"][2] < misfit["loss"][0]
+    assert [arm.name for arm in result.ladder.arms] == ["pre", "post"]
+    (misfit,) = result.ladder.unfitted
+    assert misfit.name == "branch"
+    assert misfit.compute == result.ladder.arms[0].compute
+    assert misfit.loss[1] < misfit.loss[2] < misfit.loss[0]
     assert " No law E + A C^-a fits branch (largest error " in result.answer
-    assert columns.ladders(result.as_dict())[1][-1][:2] == ["branch", "no law fits"]
+    assert columns.ladders(result)[1][-1][:2] == ["branch", "no law fits"]
 
 
 @pytest.mark.full
@@ -242,13 +242,13 @@ def test_a_ladder_with_floors_of_their_own(tmp_path: Path) -> None:
     own = climbed(tmp_path / "own", ladder={"flops": [16.0, 32.0, 64.0, 128.0], "floors": "own"})
     assert shared is not None
     assert own.ladder is not None
-    assert (shared["floors"], own.ladder["floors"]) == ("shared", "own")
-    assert len({arm["floor"] for arm in shared["arms"]}) == 1
-    assert len({arm["floor"] for arm in own.ladder["arms"]}) == 2
+    assert (shared.floors, own.ladder.floors) == ("shared", "own")
+    assert len({arm.floor for arm in shared.arms}) == 1
+    assert len({arm.floor for arm in own.ladder.arms}) == 2
     assert '"floors":"own"' in render(own.as_dict()).replace(" ", "")
     grid = sizes(tmp_path / "grid", ladder="size", floors="own").ladder
     assert grid is not None
-    assert grid["floors"] == "own"
+    assert grid.floors == "own"
 
 
 @pytest.mark.full
@@ -256,15 +256,14 @@ def test_arms_of_a_ladder_are_compared_with_the_baseline_at_their_rung(tmp_path:
     result = climbed(tmp_path)
     for rung in SIZES:
         own, base = result.arm(f"pre-{rung}"), result.arm(f"post-{rung}")
-        assert own["against"] == f"post-{rung}"
-        assert own["difference"] is not None
-        assert own["difference"]["mean"] == pytest.approx(own["mean"] - base["mean"])  # type: ignore[operator]
-        assert own["cost_ratio"]["flops_per_sample"] == 1.0
-        assert (base["verdict"], base["difference"]) == ("baseline", None)
-    document = result.as_dict()
+        assert own.against == f"post-{rung}"
+        assert own.difference is not None
+        assert own.difference.mean == pytest.approx(own.mean - base.mean)  # type: ignore[operator]
+        assert own.cost_ratio["flops_per_sample"] == 1.0
+        assert (base.verdict, base.difference) == ("baseline", None)
     assert "against post at the same rung: pre-16" in result.answer
-    assert any("difference: to post at the same rung" in note for note in columns.notes(document))
-    assert columns.cost_notes(document)[0] == "(x): times the cost of post at the same rung"
+    assert any("difference: to post at the same rung" in note for note in columns.notes(result))
+    assert columns.cost_notes(result)[0] == "(x): times the cost of post at the same rung"
     assert result.effects is None
     assert not any("different numbers of samples" in warning for warning in result.warnings)
 
@@ -273,9 +272,9 @@ def test_arms_of_a_ladder_are_compared_with_the_baseline_at_their_rung(tmp_path:
 def test_a_ladder_of_one_arm_is_its_law(tmp_path: Path) -> None:
     result = climbed(tmp_path, arms=("post",))
     assert result.ladder is not None
-    (arm,) = result.ladder["arms"]
+    (arm,) = result.ladder.arms
     assert "There is one arm only, post: nothing to compare it with." in result.answer
-    assert f"The loss of post follows {arm['floor']:.3g} + {arm['scale']:.3g} / C^{arm['power']:.3g}" in result.answer
+    assert f"The loss of post follows {arm.floor:.3g} + {arm.scale:.3g} / C^{arm.power:.3g}" in result.answer
 
 
 @pytest.mark.full

@@ -20,7 +20,7 @@ from blockyard.report.arms.attention_maps import pictures
 from blockyard.report.arms.written_texts import written_texts
 from blockyard.report.load.run_record import LoadedRun, read_run
 from blockyard.runs.folder import RunFolder
-from blockyard.weights.exporting import export_weights
+from blockyard.weights.convert.exporting import export_weights
 from blockyard.weights.sources import Source
 from tests.report.report_runs import run
 
@@ -136,5 +136,5 @@ def test_a_page_shows_no_linked_texts_and_names_the_file(folder: RunFolder, link
     linked("written-test.jsonl", b'{}\n{"source": "SECRET", "reference": "SECRET", "written": "SECRET"}\n')
     table = written_texts([record(folder)])
     assert table is not None
-    assert table["rows"] == []
-    assert "written-test.jsonl is not copied" in str(table["left_out"])
+    assert table.rows == []
+    assert "written-test.jsonl is not copied" in str(table.left_out)

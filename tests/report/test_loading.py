@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -23,12 +25,12 @@ def test_a_sweep_is_compared_as_it_was_asked(tmp_path: Path) -> None:
     result = compare(norms_sweep(tmp_path, question={"expect": "pre > post and alibi ~ post", "source": "Xiong 2020"}))
     assert (result.title, result.claim, result.source) == ("norms", "Pre-norm is better", "Xiong 2020")
     assert (result.metric, result.direction, result.baseline) == ("test/accuracy", "max", "post")
-    assert [arm["name"] for arm in result.arms] == ["post", "pre", "alibi"]
-    assert [arm["verdict"] for arm in result.arms] == ["baseline", "better", "no difference shown"]
-    assert result.arm("pre")["values"] == {"0": 0.93, "1": 0.95, "2": 0.94, "3": 0.935}
-    assert result.arm("pre")["overrides"] == ["block=pre_norm"]
+    assert [arm.name for arm in result.arms] == ["post", "pre", "alibi"]
+    assert [arm.verdict for arm in result.arms] == ["baseline", "better", "no difference shown"]
+    assert result.arm("pre").values == {"0": 0.93, "1": 0.95, "2": 0.94, "3": 0.935}
+    assert result.arm("pre").overrides == ["block=pre_norm"]
     assert result.expect is not None
-    assert result.expect["verdict"] == "undecided"  # no margin says what is the same
+    assert result.expect.verdict == "undecided"  # no margin says what is the same
     assert result.answer.startswith("Undecided")
     assert result.warnings == []
     assert result.seeds == [0, 1, 2, 3]
@@ -72,24 +74,24 @@ def test_every_state_of_a_cell_is_visible(tmp_path: Path) -> None:
     plan = sweep(tmp_path, arms, {**MEASURED, "pre": states}, refused=[refused])
     plan = SweepPlan(**{**plan.__dict__, "variants": {k: v for k, v in plan.variants.items() if k != "wide"}})
     result = compare(plan)
-    seen = {(cell["arm"], cell["seed"]): cell for cell in result.cells}
-    assert {seed: seen["pre", seed]["state"] for seed in states} == {
+    seen = {(cell.arm, cell.seed): cell for cell in result.cells}
+    assert {seed: seen["pre", seed].state for seed in states} == {
         0: "done",
         1: "failed",
         2: "interrupted",
         3: "missing",
         4: "queued",
     }
-    assert seen["pre", 1]["reason"] == "RuntimeError: out of memory"
-    assert seen["pre", 3]["run"] is None
-    assert seen["wide", 0]["state"] == "refused"
+    assert seen["pre", 1].reason == "RuntimeError: out of memory"
+    assert seen["pre", 3].run is None
+    assert seen["wide", 0].state == "refused"
     assert warned(result, "pre: 1 of 5 cells failed (RuntimeError: out of memory), seed 1")
     assert warned(result, "pre: 1 of 5 cells missing, seed 3")
     assert warned(result, "wide was refused: model.heads=3 does not divide")
-    assert result.arm("wide")["n"] == 0
-    assert "It was refused" in result.arm("wide")["words"]
-    assert result.arm("pre")["n"] == 1
-    assert result.arm("pre")["verdict"] == "too few seeds"
+    assert result.arm("wide").n == 0
+    assert "It was refused" in result.arm("wide").words
+    assert result.arm("pre").n == 1
+    assert result.arm("pre").verdict == "too few seeds"
 
 
 def test_warnings_of_one_kind_are_one_line(tmp_path: Path) -> None:
@@ -126,7 +128,7 @@ def test_a_running_cell_runs_only_while_somebody_holds_it(tmp_path: Path) -> Non
     assert read_run(plan.path(cell)).state == "interrupted"
     lock = RunLock(plan.path(cell)).acquire()
     try:
-        assert [c["state"] for c in compare(plan).cells if c["arm"] == "pre"] == ["done", "running"]
+        assert [c.state for c in compare(plan).cells if c.arm == "pre"] == ["done", "running"]
     finally:
         lock.release()
 
@@ -134,7 +136,7 @@ def test_a_running_cell_runs_only_while_somebody_holds_it(tmp_path: Path) -> Non
 def test_a_sweep_that_has_just_begun_has_no_figures_but_a_table(tmp_path: Path) -> None:
     nothing: dict[str, dict[int, float | str]] = {arm: {0: "missing", 1: "missing"} for arm in ARMS}
     result = compare(norms_sweep(tmp_path, values=nothing, question={"expect": "pre > post"}))
-    assert [arm["n"] for arm in result.arms] == [0, 0, 0]
+    assert [arm.n for arm in result.arms] == [0, 0, 0]
     assert result.metric == "test/accuracy"
     assert "No verdict on test/accuracy yet" in result.answer
     json.dumps(result.as_dict(), allow_nan=False)
@@ -143,9 +145,9 @@ def test_a_sweep_that_has_just_begun_has_no_figures_but_a_table(tmp_path: Path) 
 def test_an_expectation_that_cannot_be_judged_does_not_hide_the_figures(tmp_path: Path) -> None:
     result = compare(norms_sweep(tmp_path, question={"expect": "pre > nobody"}))
     assert result.expect is not None
-    assert result.expect["verdict"] == "undecided"
-    assert "unknown arm 'nobody'" in result.expect["reason"]
-    assert result.arm("pre")["verdict"] == "better"
+    assert result.expect.verdict == "undecided"
+    assert "unknown arm 'nobody'" in result.expect.reason
+    assert result.arm("pre").verdict == "better"
 
 
 def test_damaged_files_of_a_run_take_only_that_run(tmp_path: Path) -> None:
@@ -156,7 +158,7 @@ def test_damaged_files_of_a_run_take_only_that_run(tmp_path: Path) -> None:
     (third / "status.json").write_text("[]")
     (third / "metrics.csv").write_bytes(b"\xff\x00,")
     result = compare(plan)
-    assert result.arm("pre")["n"] == 1
+    assert result.arm("pre").n == 1
     assert warned(
         result, "pre: 2 finished runs have no test/accuracy", "summary.json is damaged", "has no summary.json"
     )
@@ -171,7 +173,7 @@ def test_odd_values_in_a_run_s_files_hide_no_figure(tmp_path: Path) -> None:
     (path / "summary.json").write_text(json.dumps(summary))
     (path / "run.json").write_text(json.dumps(facts | {"versions": ["x"], "choices": ["x"], "git": "x"}))
     planned = compare(plan)
-    assert planned.arm("pre")["n"] == 4
+    assert planned.arm("pre").n == 4
     assert warned(planned, "the runs differ in device")
     assert len(compare([tmp_path]).arms) == len(planned.arms)
 
@@ -235,7 +237,7 @@ def test_a_metric_may_be_named_shortly_or_be_a_cost(tmp_path: Path) -> None:
     assert compare(plan, metric="val/loss").direction == "min"
     speed = compare(plan, metric="step_seconds")
     assert speed.direction == "min"
-    assert speed.arm("pre")["mean"] == pytest.approx(0.01)
+    assert speed.arm("pre").mean == pytest.approx(0.01)
 
 
 def test_directions_come_from_the_run_and_from_the_name_only_for_old_runs(tmp_path: Path) -> None:
@@ -264,5 +266,5 @@ def test_directions_come_from_the_run_and_from_the_name_only_for_old_runs(tmp_pa
 
 @pytest.mark.parametrize("baseline", [None, "only"])
 def test_one_arm_has_nothing_to_be_compared_with(baseline: str | None) -> None:
-    arms = [{"name": "only", "n": 1, "verdict": "baseline", "difference": None}]
+    arms: list[Any] = [SimpleNamespace(name="only", n=1, verdict="baseline", difference=None, against=None)]
     assert answer(arms, baseline, "test/loss", None) == "There is one arm only, only: nothing to compare it with."

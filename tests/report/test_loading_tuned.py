@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from blockyard.report.comparison import compare
+from blockyard.report.load.document import BudgetRow
 from blockyard.sweep.cells import Cell, Variant
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.report.report_runs import ARMS, config, norms_sweep, warned, write
@@ -39,22 +40,22 @@ def _tuned(outputs: Path, tune_seeds: int | None = None, fails: tuple[str, int] 
 
 def test_settings_are_chosen_on_validation_and_reported_on_test(tmp_path: Path) -> None:
     result = compare(_tuned(tmp_path))
-    assert result.arm("post")["budget"] == {"settings": 3, "chosen": {"optimizer.lr": 0.01}}
-    assert result.arm("pre")["budget"] == {"settings": 3, "chosen": {"optimizer.lr": 0.1}}
-    assert result.arm("post")["mean"] == pytest.approx(0.83)
-    assert result.arm("pre")["mean"] == pytest.approx(0.85)
+    assert result.arm("post").budget == BudgetRow(settings=3, chosen={"optimizer.lr": 0.01})
+    assert result.arm("pre").budget == BudgetRow(settings=3, chosen={"optimizer.lr": 0.1})
+    assert result.arm("post").mean == pytest.approx(0.83)
+    assert result.arm("pre").mean == pytest.approx(0.85)
     assert len(result.tuning) == 6
-    assert [row["setting"] for row in result.tuning if row["chosen"]] == [{"optimizer.lr": 0.01}, {"optimizer.lr": 0.1}]
+    assert [row.setting for row in result.tuning if row.chosen] == [{"optimizer.lr": 0.01}, {"optimizer.lr": 0.1}]
     assert len(result.cells) == 18
     end = "optimizer.lr: the largest of 0.002, 0.01, 0.1 was best for pre (0.1); a wider range may hold a better one"
     assert result.warnings == [end]
     other = compare(_tuned(tmp_path), metric="test/loss")
-    assert other.arm("post")["budget"]["chosen"] == {"optimizer.lr": 0.01}, "the metric shown must not choose"
+    assert other.arm("post").budget.chosen == {"optimizer.lr": 0.01}, "the metric shown must not choose"
 
 
 def test_settings_that_were_given_up_after_the_tuning_seeds_are_not_missing(tmp_path: Path) -> None:
     result = compare(_tuned(tmp_path, tune_seeds=1))
-    assert [arm["n"] for arm in result.arms] == [3, 3]
+    assert [arm.n for arm in result.arms] == [3, 3]
     assert len(result.warnings) == 1  # of the end of the range
     assert len(result.cells) == 2 * (1 + 1 + 3)
 
@@ -68,5 +69,5 @@ def test_unequal_budgets_are_said(tmp_path: Path) -> None:
 
 def test_a_setting_with_a_failed_seed_is_not_chosen(tmp_path: Path) -> None:
     result = compare(_tuned(tmp_path, fails=("pre#2", 1)))
-    assert result.arm("pre")["budget"] == {"settings": 3, "chosen": {"optimizer.lr": 0.002}}
-    assert [cell["state"] for cell in result.cells].count("failed") == 1
+    assert result.arm("pre").budget == BudgetRow(settings=3, chosen={"optimizer.lr": 0.002})
+    assert [cell.state for cell in result.cells].count("failed") == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from blockyard.report.load.document import read_document
 from blockyard.report.render.columns import UNCORRECTED, notes, quality
 from blockyard.report.render.latex import latex
 from blockyard.report.stats.metric_range import clipped, metric_range
@@ -43,18 +44,18 @@ def test_intervals_of_shares_end_at_their_range() -> None:
 def test_tables_say_that_an_interval_was_cut_off() -> None:
     result = comparison(arms=2)
     result["ranges"] = {"test/accuracy": [0, 1]}
-    assert "cut off" not in notes(result)[0]
+    assert "cut off" not in notes(read_document(result))[0]
     result["arms"][0]["interval"] = [0.7, 1]
-    assert "cut off at 0 and 1" in notes(result)[0]
+    assert "cut off at 0 and 1" in notes(read_document(result))[0]
 
 
 def test_a_row_whose_interval_and_verdict_disagree_is_marked() -> None:
     result = disagreeing()
-    assert quality(result)[1][1][3].endswith(UNCORRECTED)
-    assert not any(row[3].endswith(UNCORRECTED) for row in quality(result)[1][2:])
-    assert any(note.startswith(UNCORRECTED) for note in notes(result))
-    assert not any(note.startswith(UNCORRECTED) for note in notes(comparison(arms=3)))
-    assert "*: the interval leaves 0 out" in latex(result)
+    assert quality(read_document(result))[1][1][3].endswith(UNCORRECTED)
+    assert not any(row[3].endswith(UNCORRECTED) for row in quality(read_document(result))[1][2:])
+    assert any(note.startswith(UNCORRECTED) for note in notes(read_document(result)))
+    assert not any(note.startswith(UNCORRECTED) for note in notes(read_document(comparison(arms=3))))
+    assert "*: the interval leaves 0 out" in latex(read_document(result))
 
 
 def test_the_verdict_of_such_an_arm_explains_it() -> None:
@@ -71,7 +72,7 @@ def test_the_verdict_of_such_an_arm_explains_it() -> None:
 
 def test_a_latex_caption_is_a_claim_and_a_metric() -> None:
     result = comparison(arms=3)
-    (caption,) = [line for line in latex(result).splitlines() if line.startswith(r"\caption{")]
+    (caption,) = [line for line in latex(read_document(result)).splitlines() if line.startswith(r"\caption{")]
     assert result["claim"] + ". test/accuracy: more is better." in caption.replace("\\", "")
     assert len(caption) < 200
-    assert latex(result | {"claim": "Is it better?"}).count("better?.") == 0
+    assert latex(read_document(result | {"claim": "Is it better?"})).count("better?.") == 0

@@ -52,9 +52,9 @@ def test_what_became_of_an_arm_is_said(
     tmp_path: Path, pre: dict[int, float | str], verdict: str, text: str, answer: str
 ) -> None:
     result = _outcome(tmp_path, DONE, pre)
-    assert result.arm("pre")["verdict"] == verdict
-    assert text in result.arm("pre")["words"]
-    assert (result.arm("alibi")["verdict"], result.arm("alibi")["words"]) == (
+    assert result.arm("pre").verdict == verdict
+    assert text in result.arm("pre").words
+    assert (result.arm("alibi").verdict, result.arm("alibi").words) == (
         "refused",
         "It was refused: alibi does not fit.",
     )
@@ -67,27 +67,27 @@ def test_failed_cells_stand_beside_too_few_seeds(tmp_path: Path) -> None:
     values = {"post": DONE, "pre": GOOD, "alibi": FAILED, "rms": {0: 0.9, 1: "failed", 2: "failed"}}
     result = compare(sweep(tmp_path, arms, values))
     assert result.answer.endswith("pre (+0.035) is better; too few seeds for rms (2 of 3 failed); alibi failed.")
-    assert [arm["failed"] for arm in result.arms] == [0, 0, 3, 2]
+    assert [arm.failed for arm in result.arms] == [0, 0, 3, 2]
 
 
 def test_a_baseline_without_figures_is_the_reason(tmp_path: Path) -> None:
     result = _outcome(tmp_path, FAILED, GOOD)
-    assert result.arm("post")["verdict"] == "baseline"
-    assert "All 3 cells failed" in result.arm("post")["words"]
+    assert result.arm("post").verdict == "baseline"
+    assert "All 3 cells failed" in result.arm("post").words
     assert "No verdict on test/accuracy yet: the baseline post has no value" in result.answer
 
 
 def test_runs_without_the_metric_gave_no_figure(tmp_path: Path) -> None:
     plan = sweep(tmp_path, ARMS, {"post": DONE, "pre": GOOD, "alibi": DONE}, summaries={"alibi": {"metrics": {}}})
     result = compare(plan)
-    assert result.arm("alibi")["verdict"] == "no value"
+    assert result.arm("alibi").verdict == "no value"
     assert result.answer.endswith("alibi gave no value.")
 
 
 def test_an_expectation_says_what_became_of_its_arms(tmp_path: Path) -> None:
     result = _outcome(tmp_path, DONE, FAILED, expect="pre > post and post > alibi")
     assert result.expect is not None
-    assert result.expect["verdict"] == "undecided"
-    assert result.expect["reason"] == (
+    assert result.expect.verdict == "undecided"
+    assert result.expect.reason == (
         "undecided: pre against post: pre failed; undecided: post against alibi: alibi was refused"
     )

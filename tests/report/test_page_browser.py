@@ -17,18 +17,12 @@ from PIL import Image
 from blockyard.report.arms import attention_maps
 from blockyard.report.page import write
 from tests.report.page_data import HOSTILE, comparison
-from tools.browser import LEFT_OUT, Witness, address, chromium, launched, scroll
+from tools.browser import LEFT_OUT, Witness, address, chromium, scroll
 
 pytestmark = [
     pytest.mark.skipif(chromium() is None, reason=LEFT_OUT),
     pytest.mark.xdist_group("browser"),  # one browser at a time
 ]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with launched() as instance:
-        yield instance
 
 
 @pytest.fixture

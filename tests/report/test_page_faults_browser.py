@@ -15,17 +15,11 @@ from blockyard.report.render import columns
 from blockyard.report.render.markdown import markdown
 from tests.report.page_data import comparison
 from tests.report.report_runs import sweep
-from tools.browser import LEFT_OUT, Witness, address, chromium, drawn, launched, resting_box, scroll
+from tools.browser import LEFT_OUT, Witness, address, chromium, drawn, resting_box, scroll
 
 pytestmark = [pytest.mark.skipif(chromium() is None, reason=LEFT_OUT), pytest.mark.xdist_group("browser")]
 
 Opened = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with launched() as instance:
-        yield instance
 
 
 @pytest.fixture
@@ -128,16 +122,16 @@ def test_terminal_markdown_and_page_agree_on_the_pareto_front(
         for name, value, size in zip(arms, flops, (300, 200, 100), strict=True)
     }
     values = {name: {0: 0.8 + 0.05 * number, 1: 0.81 + 0.05 * number} for number, name in enumerate(arms)}
-    data = compare(sweep(tmp_path, arms, values, summaries=costs)).as_dict()
-    assert data["cost_axis"] == ("parameters" if flops[1] < 6e6 else "flops")
+    data = compare(sweep(tmp_path, arms, values, summaries=costs))
+    assert data.cost_axis == ("parameters" if flops[1] < 6e6 else "flops")
     header, rows = columns.costs(data)
     front = {row[0] for row in rows if row[header.index("Pareto")] == "yes"}
     assert front == ({"deep"} if flops[1] < 6e6 else {"post", "deep"})
     table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in markdown(data).splitlines() if "|" in line]
     assert {row[0] for row in table if row[-1] == "yes"} == front
     assert columns.axis(data) in markdown(data).replace("\\", "")
-    page = opened(data, hash="#cost")
-    assert page.locator("[data-key='cost:cost']").input_value() == AXES[data["cost_axis"]]
+    page = opened(data.as_dict(), hash="#cost")
+    assert page.locator("[data-key='cost:cost']").input_value() == AXES[data.cost_axis]
     page.locator("#cost .more summary").click()
     page.locator("#cost .more tbody").wait_for()
     on_page = [row.locator("th, td").all_text_contents() for row in page.locator("#cost .more tbody tr").all()]

@@ -14,15 +14,9 @@ from blockyard.report.page import write
 from blockyard.report.page.document import render
 from tests.report.page_data import comparison, decided, disagreeing
 from tests.support.every import every
-from tools.browser import LEFT_OUT, Witness, address, chromium, launched, scroll
+from tools.browser import LEFT_OUT, Witness, address, chromium, scroll
 
 pytestmark = [pytest.mark.skipif(chromium() is None, reason=LEFT_OUT), pytest.mark.xdist_group("browser")]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with launched() as started:
-        yield started
 
 
 @pytest.fixture

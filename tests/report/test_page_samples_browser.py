@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +9,9 @@ import pytest
 
 from blockyard.report.page import write
 from tests.report.page_data import HOSTILE, comparison
-from tools.browser import LEFT_OUT, Witness, address, chromium, launched, scroll
+from tools.browser import LEFT_OUT, Witness, address, chromium, scroll
 
 pytestmark = [pytest.mark.skipif(chromium() is None, reason=LEFT_OUT), pytest.mark.xdist_group("browser")]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with launched() as instance:
-        yield instance
 
 
 def opened(browser: Any, folder: Path, result: dict[str, Any], width: int = 1280) -> tuple[Any, Witness]:

@@ -54,10 +54,10 @@ def test_without_test_samples_it_is_the_paired_t_test() -> None:
 
 def test_every_metric_of_an_arm_has_the_corrected_interval(tmp_path: Path) -> None:
     result = compare(norms_sweep(tmp_path, question={"resplit": True}), changes=False)
-    (arm, *_) = (one for one in result.arms if one["n"] > 2)
-    loss = [1.21 - value for value in arm["values"].values() if value is not None]
-    shown = arm["other"]["test/loss"]
-    assert shown["interval"] == pytest.approx(split_mean(loss, 359 / 1294).interval)
+    (arm, *_) = (one for one in result.arms if one.n > 2)
+    loss = [1.21 - value for value in arm.values.values() if value is not None]
+    shown = arm.other["test/loss"]
+    assert shown.interval == pytest.approx(split_mean(loss, 359 / 1294).interval)
 
 
 def test_equal_differences_have_no_test() -> None:
@@ -87,11 +87,11 @@ def test_effects_of_a_grid_are_as_uncertain_as_differences() -> None:
     plain, wide = grid_effects(values, levels), grid_effects(values, levels, 4.0)
     assert plain is not None
     assert wide is not None
-    for narrow, broad in zip(plain["main"], wide["main"], strict=True):
-        lengths = [row["interval"][1] - row["interval"][0] for row in (narrow, broad) if row["interval"]]
+    for narrow, broad in zip(plain.main, wide.main, strict=True):
+        lengths = [row.interval[1] - row.interval[0] for row in (narrow, broad) if row.interval]
         assert lengths[1] == pytest.approx(2 * lengths[0])
-        assert (broad["p"] or 0) > (narrow["p"] or 0)
-    assert wide["interactions"][0]["F"] == pytest.approx((plain["interactions"][0]["F"] or 0) / 4)
+        assert (broad.p or 0) > (narrow.p or 0)
+    assert pytest.approx((plain.interactions[0].F or 0) / 4) == wide.interactions[0].F
 
 
 def test_each_seed_has_a_folder_and_a_split_of_its_own(tmp_path: Path) -> None:
@@ -141,15 +141,15 @@ def test_a_sweep_trains_each_seed_on_its_split_and_its_answer_says_so(
     assert len(set(prints.values())) == 3
     assert every(prints["plain", seed] == prints["rms", seed] for seed in range(3))
     result = compare(plan, changes=False)
-    gap = result.arm("rms")["difference"]
+    gap = result.arm("rms").difference
     assert gap is not None
     values = {arm: [folders[arm, seed].summary()["metrics"]["test/accuracy"] for seed in range(3)] for arm in ARMS}
     sizes = folders["rms", 0].summary()["data"]
     expected = split_difference(list(np.subtract(values["rms"], values["plain"])), sizes["test"] / sizes["train"])
-    assert gap["t_p"] == pytest.approx(expected.t_p)
-    assert gap["over"] == "splits"
-    assert "for new seeds and new splits of these data" in result.arm("rms")["words"]
-    assert "Nadeau and Bengio" in markdown(result.as_dict())
+    assert gap.t_p == pytest.approx(expected.t_p)
+    assert gap.over == "splits"
+    assert "for new seeds and new splits of these data" in result.arm("rms").words
+    assert "Nadeau and Bengio" in markdown(result)
     assert not warned(result, "data (fingerprint)")
     for more in ({"over": "seeds"}, {"over": "both"}, {"ladder": "model.dim"}):
         with pytest.raises(UserError, match="a split of its own"):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from blockyard.report.arms.fairness import contradicted_effects, still_improving
+from blockyard.report.arms.review import contradicted_effects, still_improving
 from blockyard.report.comparison import compare
+from blockyard.report.load.document import CurveRow, EffectsRow, InteractionRow
 from tests.report.report_runs import NORMS, grid, norms_sweep, sweep, warned
 
 
-def curve(arm: str, values: list[float]) -> Any:
+def curve(arm: str, values: list[float]) -> CurveRow:
     steps = [10 * (number + 1) for number in range(len(values))]
-    return {"arm": arm, "seed": 0, "step": steps, "metrics": {"val/loss": values, "train/loss": values}}
+    metrics: dict[str, list[float | None]] = {"val/loss": [*values], "train/loss": [*values]}
+    return CurveRow(arm=arm, seed=0, run="", setting={}, step=steps, samples=[], flops=[], seconds=[], metrics=metrics)
 
 
 def test_curves_that_still_fall_are_named() -> None:
@@ -56,13 +59,18 @@ def test_an_interaction_that_turns_a_main_effect_is_named(tmp_path: Path) -> Non
 
 
 def test_parallel_effects_hide_nothing() -> None:
-    pair = {"factors": ["a", "b"], "F": 9.0, "p": 0.001, "holm_p": 0.001, "levels": [["x", "y"], ["s", "t"]]}
-    effects: Any = {"main": [], "formula": "", "interactions": [pair | {"cells": [[1.0, 2.0], [1.5, 3.5]]}]}
-    assert list(contradicted_effects(effects)) == []
-    effects["interactions"][0]["cells"] = [[1.0, 2.0], [1.5, 1.0]]
-    assert len(list(contradicted_effects(effects))) == 2
-    effects["interactions"][0]["holm_p"] = 0.4
-    assert list(contradicted_effects(effects)) == []
+    levels = [["x", "y"], ["s", "t"]]
+    parallel = InteractionRow(
+        factors=["a", "b"], F=9.0, p=0.001, holm_p=0.001, cells=[[1.0, 2.0], [1.5, 3.5]], levels=levels
+    )
+    crossed = replace(parallel, cells=[[1.0, 2.0], [1.5, 1.0]])
+
+    def sentences(pair: InteractionRow) -> list[str]:
+        return list(contradicted_effects(EffectsRow(main=[], interactions=[pair], formula="")))
+
+    assert sentences(parallel) == []
+    assert len(sentences(crossed)) == 2
+    assert sentences(replace(crossed, holm_p=0.4)) == []
 
 
 def test_the_curves_of_a_comparison_are_looked_at(tmp_path: Path) -> None:

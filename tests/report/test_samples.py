@@ -128,22 +128,22 @@ def test_disputed_values_and_their_errors() -> None:
     assert rows.tolist() == [3, 0]
     np.testing.assert_allclose(measure, [4.5 / std, 1 / std])
     table = value_table("a", runs)
-    assert table["rmse"] == pytest.approx(np.sqrt(2 / 3))
-    assert table["mae"] == pytest.approx(2 / 3)
-    assert table["bias"] == pytest.approx(np.mean([0.0, -2 / 3]))
-    assert table["dots"] == [[0.0, 0.0], [2.0, 2.0], [4.0, 3.0]]
+    assert table.rmse == pytest.approx(np.sqrt(2 / 3))
+    assert table.mae == pytest.approx(2 / 3)
+    assert table.bias == pytest.approx(np.mean([0.0, -2 / 3]))
+    assert table.dots == [[0.0, 0.0], [2.0, 2.0], [4.0, 3.0]]
 
 
 def test_many_classes_have_no_matrix_but_their_most_frequent_confusions() -> None:
     runs = [classifier(seed, classes=60, count=3000) for seed in (1, 2)]
     table = class_table("a", runs)
-    assert table["confusion"] is None
+    assert table.confusion is None
     counts = confusion(runs[0], 60) + confusion(runs[1], 60)
     np.fill_diagonal(counts, 0)
-    true, predicted, times = table["confused"][0]
+    true, predicted, times = table.confused[0]
     assert times == counts.max() == counts[true, predicted]
-    assert len(table["scores"]) == 60
-    assert table["macro_f1"] == pytest.approx(np.mean([np.mean(class_scores(confusion(r, 60))[:, 2]) for r in runs]))
+    assert len(table.scores) == 60
+    assert table.macro_f1 == pytest.approx(np.mean([np.mean(class_scores(confusion(r, 60))[:, 2]) for r in runs]))
 
 
 def test_a_comparison_has_them_and_says_which_runs_it_leaves_out(tmp_path: Path) -> None:
@@ -158,13 +158,13 @@ def test_a_comparison_has_them_and_says_which_runs_it_leaves_out(tmp_path: Path)
         warnings.simplefilter("error", RuntimeWarning)  # no 0 / 0 gets out
         result = compare(plan).samples
     assert result is not None
-    assert {each["arm"]: each["runs"] for each in result["arms"]} == {"post": 2, "pre": 1}
-    assert result["runs"] == 3
-    assert "not those of the other runs" in " ".join(result["left_out"])
-    assert "damaged" in " ".join(result["left_out"])
-    assert len(result["worst"]["post"]) == 12
-    assert result["note"]  # digits of another fingerprint
-    assert not result["views"]
+    assert {table.arm: table.runs for table in result.arms} == {"post": 2, "pre": 1}
+    assert result.runs == 3
+    assert "not those of the other runs" in " ".join(result.left_out)
+    assert "damaged" in " ".join(result.left_out)
+    assert len(result.worst["post"]) == 12
+    assert result.note  # digits of another fingerprint
+    assert not result.views
     assert compare(plan, changes=False).samples is None
     (paths["post", 0] / TEST).unlink()
     assert samples([read_run(paths["post", 0], arm="post")]) is None
@@ -177,7 +177,7 @@ def test_the_pictures_are_those_of_the_test_split(tmp_path: Path) -> None:
     fingerprint = run_folder.summary()["data"]["fingerprint"]
     images, note = views(run_folder.path, fingerprint, [0, 5])
     assert note is None
-    first = Image.open(io.BytesIO(base64.b64decode(images["5"]["image"].partition(",")[2])))
+    first = Image.open(io.BytesIO(base64.b64decode(images["5"].image.partition(",")[2])))
     pixels = np.asarray(first)
     digits = load_digits().images  # 0 to 16
     scaled = np.stack([np.round(255 * (each - each.min()) / (each.max() - each.min())) for each in digits])
@@ -191,7 +191,7 @@ def test_the_texts_are_what_the_model_reads(tmp_path: Path) -> None:
     run_folder = text_run(tmp_path, *overrides, "data.context=64")
     texts, note = views(run_folder.path, run_folder.summary()["data"]["fingerprint"], [0, 1])
     assert note is None
-    assert 20 < len(texts["0"]["text"]) <= MAX_TEXT
+    assert 20 < len(texts["0"].text) <= MAX_TEXT
     assert texts["0"] != texts["1"]
 
 
@@ -205,7 +205,7 @@ def test_words_out_of_the_vocabulary_are_shown_as_they_were_written(tmp_path: Pa
     )
     components = build.Components(config)
     test = _Test(components.load().test, components)
-    assert "\N{REPLACEMENT CHARACTER}" in (_view(test, 0) or {})["text"]
+    assert "\N{REPLACEMENT CHARACTER}" in _view(test, 0).text
     originals = _original_texts(test, [0, 1])
     assert every(any(text.startswith(shown) for text in texts) for shown in originals.values())
     assert every(shown.split()[2].startswith("number") for shown in originals.values())
@@ -223,27 +223,27 @@ def test_windows_of_code_are_shown_as_they_were_written() -> None:
         assert "\N{REPLACEMENT CHARACTER}" not in text
 
 
-def _built(components: Any) -> tuple[dict[str, dict[str, Any]], Any]:
+def _built(components: Any) -> tuple[dict[str, Any], Any]:
     """Views of the first two test samples of data that needs no run, and the test split."""
     splits = components.load()
     held = _Test(splits.test, components)
-    return {str(sample): _view(held, sample) or {} for sample in (0, 1)}, splits.test
+    return {str(sample): _view(held, sample) for sample in (0, 1)}, splits.test
 
 
 def test_a_question_is_shown_with_its_image() -> None:
     config, _ = configured("experiment=canvas_questions", *ON_CPU, "data.train_size=8", "data.test_size=4")
     result, test = _built(build.Components(config))
-    assert result["0"]["image"].startswith("data:image/png;base64,")
+    assert result["0"].image.startswith("data:image/png;base64,")
     batch = test.batch(torch.tensor([0]), None)
-    assert result["0"]["text"].endswith("?")
-    assert len(result["0"]["text"].split()) == int(batch.lengths[0])
+    assert result["0"].text.endswith("?")
+    assert len(result["0"].text.split()) == int(batch.lengths[0])
 
 
 def test_a_graph_has_its_nodes_and_edges() -> None:
     config, _ = configured("experiment=atlas", *ON_CPU)
     result, test = _built(build.Components(config))
     batch = test.batch(torch.tensor([1]), None)
-    graph = result["1"]["graph"]
-    assert len(graph["nodes"]) == int(batch.lengths[0])
-    degrees = [sum(node in edge for edge in graph["edges"]) for node in range(len(graph["nodes"]))]
+    graph = result["1"].graph
+    assert len(graph.nodes) == int(batch.lengths[0])
+    degrees = [sum(node in edge for edge in graph.edges) for node in range(len(graph.nodes))]
     assert sorted(degrees) == sorted((batch.pairs[0, :, :, 0] == 1).sum(1)[: len(degrees)].tolist())

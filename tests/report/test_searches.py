@@ -32,8 +32,8 @@ def _searched(outputs: Path) -> dict[str, Path]:
 def test_a_search_is_one_arm_among_the_runs_of_a_folder(tmp_path: Path) -> None:
     folders = _searched(tmp_path)
     result = compare(tmp_path)
-    assert [arm["n"] for arm in result.arms] == [3, 3]
-    assert not any("0.001" in arm["name"] or "0.004" in arm["name"] for arm in result.arms)
+    assert [arm.n for arm in result.arms] == [3, 3]
+    assert not any("0.001" in arm.name or "0.004" in arm.name for arm in result.arms)
     (warning,) = [line for line in result.warnings if "trials" in line]
     assert "3 runs are trials of the search hunt, arm pre; only the best on val/accuracy is kept" in warning
     assert f"{folders['0.002'].parent.name}/s0" in warning
@@ -60,8 +60,8 @@ def test_trials_that_are_named_are_compared(tmp_path: Path) -> None:
     result = compare([folders["0.001"], folders["0.004"]])
     assert len(result.arms) == 2
     result = compare([tmp_path, folders["0.004"]])
-    assert any("0.004" in arm["name"] for arm in result.arms)
-    assert not any("0.001" in arm["name"] for arm in result.arms)
+    assert any("0.004" in arm.name for arm in result.arms)
+    assert not any("0.001" in arm.name for arm in result.arms)
 
 
 def test_a_setting_that_somebody_ran_on_more_seeds_stays(tmp_path: Path) -> None:
@@ -118,6 +118,6 @@ def test_a_sweep_says_what_counts_as_the_same(tmp_path: Path, margin: float | No
     }
     result = compare(sweep(tmp_path, arms, values, question={"expect": "pre ~ post", "margin": margin}))
     assert result.expect is not None
-    assert result.expect["verdict"] == verdict
-    assert ("the margin set" in result.expect["reason"]) == (margin is not None)
+    assert result.expect.verdict == verdict
+    assert ("the margin set" in result.expect.reason) == (margin is not None)
     assert result.margin == margin

@@ -37,17 +37,17 @@ def compared(folder: Path, **question: Any) -> Comparison:
 def test_the_verdicts_are_those_of_the_evidence(tmp_path: Path) -> None:
     result = compared(tmp_path, margin=0.01)
     pre, alibi = result.arm("pre"), result.arm("alibi")
-    assert (pre["verdict"], alibi["verdict"]) == ("better", "no difference that matters")
-    assert (pre["n"], pre["planned"]) == (4, 4)
-    gap = pre["difference"]
+    assert (pre.verdict, alibi.verdict) == ("better", "no difference that matters")
+    assert (pre.n, pre.planned) == (4, 4)
+    gap = pre.difference
     assert gap is not None
-    assert gap["t_p"] is None
-    assert gap["permutation_p"] is None
-    assert gap["e"] is not None
-    assert gap["holm_p"] == pytest.approx(2 / gap["e"])
-    low, high = gap["interval"] or (0, 0)
+    assert gap.t_p is None
+    assert gap.permutation_p is None
+    assert gap.e is not None
+    assert gap.holm_p == pytest.approx(2 / gap.e)
+    low, high = gap.interval or (0, 0)
     assert 0 < low < 0.0305 < high
-    assert "from 4 seeds on" in pre["words"]
+    assert "from 4 seeds on" in pre.words
     assert not warned(result, "missing")
 
 
@@ -56,57 +56,57 @@ def test_finished_runs_after_the_stop_count_in_means_and_are_told(tmp_path: Path
     gaps = [0.03, 0.033, 0.028, 0.031, 0.029, 0.03]
     figures = {arm: {seed: BASE[seed] + sign * gaps[seed] for seed in range(6)} for arm, sign in SIGNS.items()}
     result = compare(norms_sweep(tmp_path, values=figures, question={"until": {"first": 3, "most": 6}}), changes=False)
-    assert (result.arm("pre")["n"], result.arm("pre")["planned"]) == (6, 6)
+    assert (result.arm("pre").n, result.arm("pre").planned) == (6, 6)
     assert warned(result, "after those at which the sweep stopped")
 
 
 def test_an_open_claim_of_better_may_end_at_an_interval_below_the_margin(tmp_path: Path) -> None:
     result = compared(tmp_path, expect="alibi > post", margin=0.0005)
     assert result.expect is not None
-    (clause,) = result.expect["clauses"]
-    assert clause["verdict"] == "undecided"
-    assert "a verdict takes e = 20, or an interval below 0.0005" in clause["reason"]
+    (clause,) = result.expect.clauses
+    assert clause.verdict == "undecided"
+    assert "a verdict takes e = 20, or an interval below 0.0005" in clause.reason
 
 
 def test_what_is_open_says_what_it_would_take(tmp_path: Path) -> None:
     result = compared(tmp_path)
     alibi = result.arm("alibi")
-    assert alibi["verdict"] == "undecided"
-    assert "where a verdict takes 20" in alibi["words"]
-    assert "would take about" in alibi["words"] or "more than 1,000 seeds" in alibi["words"]
+    assert alibi.verdict == "undecided"
+    assert "where a verdict takes 20" in alibi.words
+    assert "would take about" in alibi.words or "more than 1,000 seeds" in alibi.words
     assert result.evidence is not None
-    assert result.evidence["reason"] == "most seeds"
+    assert result.evidence.reason == "most seeds"
     assert "Undecided: alibi." in result.answer
 
 
 def test_each_clause_has_a_verdict_of_its_own(tmp_path: Path) -> None:
     result = compared(tmp_path, expect="pre > post and alibi > pre and alibi > post")
     assert result.expect is not None
-    assert [(each["text"], each["verdict"]) for each in result.expect["clauses"]] == [
+    assert [(each.text, each.verdict) for each in result.expect.clauses] == [
         ("pre > post", "supported"),
         ("alibi > pre", "contradicted"),
         ("alibi > post", "undecided"),
     ]
-    assert result.expect["verdict"] == "contradicted"
-    lines = columns.clause_lines(result.as_dict())
+    assert result.expect.verdict == "contradicted"
+    lines = columns.clause_lines(result)
     assert [line.partition(": ")[0] for line in lines] == ["pre > post", "alibi > pre", "alibi > post"]
 
 
 def test_clauses_of_a_fixed_number_of_seeds_have_verdicts_too(tmp_path: Path) -> None:
     result = compare(norms_sweep(tmp_path, question={"expect": "pre > post and alibi > post"}), changes=False)
     assert result.expect is not None
-    assert [each["verdict"] for each in result.expect["clauses"]] == ["supported", "undecided"]
+    assert [each.verdict for each in result.expect.clauses] == ["supported", "undecided"]
 
 
 def test_the_evidence_has_a_value_for_every_seed(tmp_path: Path) -> None:
     result = compared(tmp_path, margin=0.01)
     assert result.evidence is not None
-    pre, alibi = result.evidence["looks"]
-    assert (pre["at"], pre["outcome"], pre["seeds"]) == (4, "better", [0, 1, 2, 3])
-    assert pre["log10_e"][3] >= pre["threshold"] > pre["log10_e"][2]
-    assert len(alibi["low"]) == len(alibi["mean"]) == 6
-    assert result.evidence["reason"] == "decided"
-    assert "every comparison is decided" in result.evidence["words"]
+    pre, alibi = result.evidence.looks
+    assert (pre.at, pre.outcome, pre.seeds) == (4, "better", [0, 1, 2, 3])
+    assert pre.log10_e[3] >= pre.threshold > pre.log10_e[2]
+    assert len(alibi.low) == len(alibi.mean) == 6
+    assert result.evidence.reason == "decided"
+    assert "every comparison is decided" in result.evidence.words
     page = render(result.as_dict())
     assert "Evidence over seeds" in page
 
@@ -114,9 +114,9 @@ def test_the_evidence_has_a_value_for_every_seed(tmp_path: Path) -> None:
 def test_a_fixed_number_of_seeds_has_no_evidence(tmp_path: Path) -> None:
     result = compare(norms_sweep(tmp_path), changes=False)
     assert result.evidence is None
-    gap = result.arm("pre")["difference"]
+    gap = result.arm("pre").difference
     assert gap is not None
-    assert gap["t_p"] is not None
+    assert gap.t_p is not None
 
 
 # Error rates.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from blockyard.report.arms.simple_baselines import KIND, better_baseline
 from blockyard.report.comparison import Comparison, compare
 from blockyard.report.home.page import sweeps
 from blockyard.report.home.stale import DATA
+from blockyard.report.load.document import read_document
 from blockyard.report.page import write
 from blockyard.report.render import csv as csv_file
 from blockyard.report.render.latex import latex
@@ -47,11 +50,11 @@ def test_a_line_of_its_own_says_that_every_arm_is_worse_than_one(tmp_path: Path)
     assert comparison.better_baseline == OUTDONE
     assert KIND not in comparison.answer
     assert OUTDONE in repr(comparison)
-    rows = {row["name"]: row for row in comparison.baselines}
-    assert (rows["tf_idf"]["value"], rows["tf_idf"]["note"]) == (0.97, "fitted on 5,000 of 60,000 samples")
-    assert rows["tf_idf"]["values"] == {"test/accuracy": 0.97}  # without what is no finite number
-    assert (rows["linear"]["value"], rows["linear"]["missing"]) == (None, "509 classes")
-    assert every(row["arms"] is None for row in rows.values())
+    rows = {row.name: row for row in comparison.baselines}
+    assert (rows["tf_idf"].value, rows["tf_idf"].note) == (0.97, "fitted on 5,000 of 60,000 samples")
+    assert rows["tf_idf"].values == {"test/accuracy": 0.97}  # without what is no finite number
+    assert (rows["linear"].value, rows["linear"].missing) == (None, "509 classes")
+    assert every(row.arms is None for row in rows.values())
 
 
 def test_no_line_says_so_where_an_arm_reaches_the_baselines(tmp_path: Path) -> None:
@@ -62,7 +65,7 @@ def test_no_line_says_so_where_an_arm_reaches_the_baselines(tmp_path: Path) -> N
 def test_the_line_is_coloured_in_the_terminal_and_stands_in_every_text(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = compared(tmp_path).as_dict()
+    data = compared(tmp_path)
     stream = io.StringIO()
     show(data, Console(file=stream, force_terminal=True, color_system="standard", width=200, highlight=False))
     assert f"\x1b[1;31m{OUTDONE}\x1b[0m\n" in stream.getvalue()
@@ -75,16 +78,20 @@ def test_the_home_page_has_the_whole_line(tmp_path: Path) -> None:
     """It stood at the end of the answer, which is cut."""
     plan = sweep(tmp_path, NORMS, VALUES, summaries={"post": SUMMARY, "pre": SUMMARY})
     comparison = compare(plan, changes=False)
-    comparison.answer += " And so on." * 300
     plan.save()
-    write_json(plan.folder / DATA, comparison.as_dict())
+    long = replace(comparison, answer=comparison.answer + " And so on." * 300)
+    write_json(plan.folder / DATA, long.as_dict())
     (row,) = sweeps(tmp_path)
     assert row["better_baseline"] == OUTDONE
 
 
 def test_less_is_better_of_an_error() -> None:
-    arms = [{"name": "a", "mean": 0.5}, {"name": "b", "mean": 0.4}, {"name": "failed", "mean": None}]
-    baselines = [{"name": "repeat", "arms": None, "value": 0.3}, {"name": "mean", "arms": None, "value": 1.0}]
+    arms: list[Any] = [
+        SimpleNamespace(name=name, mean=mean) for name, mean in (("a", 0.5), ("b", 0.4), ("failed", None))
+    ]
+    baselines: list[Any] = [
+        SimpleNamespace(name=name, arms=None, value=value) for name, value in (("repeat", 0.3), ("mean", 1.0))
+    ]
     sentence = better_baseline(arms, baselines, "test/mse", "min")
     assert sentence is not None
     assert sentence == f"On test/mse both arms (at best 0.4) are worse than the {KIND} repeat (0.3)."
@@ -96,23 +103,23 @@ def test_arms_may_have_baselines_of_their_own(tmp_path: Path) -> None:
     """Where arms change the data or the tokens, each is held against its own."""
     own = {"baselines": {"tf_idf": {"accuracy": 0.99}}}
     comparison = compared(tmp_path, post={"baselines": {"tf_idf": {"accuracy": 0.91}}}, pre=own)
-    assert [row["arms"] for row in comparison.baselines] == [["post"], ["pre"]]
+    assert [row.arms for row in comparison.baselines] == [["post"], ["pre"]]
     assert comparison.better_baseline is None  # post reaches its own
-    assert "tf_idf (pre)" in " ".join(markdown(comparison.as_dict()).replace("\\", "").split())
+    assert "tf_idf (pre)" in " ".join(markdown(comparison).replace("\\", "").split())
 
 
 def test_runs_without_a_record_are_compared_as_before(tmp_path: Path) -> None:
     comparison = compared(tmp_path, post={})
     assert comparison.baselines == []
-    assert KIND not in markdown(comparison.as_dict())
+    assert KIND not in markdown(comparison)
     data = comparison.as_dict()
     del data["baselines"], data["better_baseline"]  # of a comparison.json of an earlier version
     for render in (markdown, latex, csv_file.csv):
-        assert KIND not in render(data)
+        assert KIND not in render(read_document(data))
 
 
 def test_they_stand_in_every_table_and_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = compared(tmp_path).as_dict()
+    data = compared(tmp_path)
     show(data, console())
     for text in (capsys.readouterr().out, markdown(data).replace("\\", ""), latex(data).replace("\\", "")):
         assert "tf_idf" in text

@@ -93,6 +93,11 @@ def test_flips_are_sampled_where_there_are_too_many() -> None:
     assert permutation_p(gaps, 1.0) == (p, True)
 
 
+def test_no_sampled_p_is_zero() -> None:
+    """The observed signs are one of the flips (Phipson and Smyth 2010), also where no drawn one is as extreme."""
+    assert permutation_p(np.arange(1.0, 41.0), 40.0) == (pytest.approx(1 / 100_000), True)
+
+
 def test_equal_sums_count_as_equal_in_single_precision() -> None:
     draw = np.random.default_rng(0)
     flips = np.array(list(itertools.product([1, -1], repeat=5)))

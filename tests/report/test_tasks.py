@@ -68,11 +68,11 @@ def mixed(tmp_path: Path) -> Path:
 
 def test_a_comparison_is_about_one_task_and_names_the_others(mixed: Path) -> None:
     first = compare(mixed, changes=False)
-    assert {arm["name"] for arm in first.arms} == {"block=pre_norm", "block=post_norm", "block=sandwich"}
+    assert {arm.name for arm in first.arms} == {"block=pre_norm", "block=post_norm", "block=sandwich"}
     assert len(first.tasks) == 2
     assert any("2 tasks" in line and "(6 runs)" in line for line in first.warnings)
     second = compare(mixed, changes=False, task=1)
-    assert {arm["name"] for arm in second.arms} == {"reviews position=none", "film position=alibi"}
+    assert {arm.name for arm in second.arms} == {"reviews position=none", "film position=alibi"}
     assert not any("data (fingerprint)" in line for line in (*first.warnings, *second.warnings))
     with pytest.raises(UserError, match="task=2: there are 2, from 0"):
         compare(mixed, task=2)

@@ -18,7 +18,8 @@ import pytest
 from blockyard.atomic_files import read_json, read_yaml, write_json, write_yaml
 from blockyard.cli import main
 from blockyard.errors import UserError
-from blockyard.report.comparison import compare
+from blockyard.report.comparison import Comparison, compare
+from blockyard.report.load.document import read_document
 from blockyard.report.wandb.summary_run import mirror
 from blockyard.report.wandb.workspace import _run_filter, build, workspace
 from blockyard.sweep.plan.sweep_plan import SweepPlan
@@ -39,12 +40,12 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
-def answered(tmp_path: Path, **logger: Any) -> tuple[SweepPlan, dict[str, Any]]:
+def answered(tmp_path: Path, **logger: Any) -> tuple[SweepPlan, Comparison]:
     """A sweep that was run with W&B, and its comparison."""
     plan = sweep(tmp_path, NORMS, VALUES)
     node = NODE | {"group": plan.name} | logger
     variants = {k: replace(v, config=v.config | {"logger": node}) for k, v in plan.variants.items()}
-    return replace(plan, variants=variants), compare(plan).as_dict()
+    return replace(plan, variants=variants), compare(plan)
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -89,7 +90,7 @@ def test_the_same_comparison_is_said_once_and_a_new_one_under_the_same_id(tmp_pa
     assert mirror(result, plan, seconds=PATIENT) is not None
     first = read_json(plan.folder / "wandb.json")
     assert mirror(result, plan) is None
-    assert mirror(result | {"answer": "more seeds say so"}, plan, seconds=PATIENT) is not None
+    assert mirror(replace(result, answer="more seeds say so"), plan, seconds=PATIENT) is not None
     second = read_json(plan.folder / "wandb.json")
     assert first["id"] == second["id"]
     assert first["said"] != second["said"]
@@ -141,7 +142,7 @@ def test_no_error_of_wandbs_reaches_the_sweep(
 @pytest.mark.parametrize("names", [None, HOSTILE])
 def test_every_comparison_can_be_said(tmp_path: Path, names: tuple[str, ...] | None) -> None:
     plan, _ = answered(tmp_path)
-    result = comparison(**({"names": names, "arms": 5} if names else {"failed": True, "tuned": True}))
+    result = read_document(comparison(**({"names": names, "arms": 5} if names else {"failed": True, "tuned": True})))
     assert mirror(result, plan, seconds=PATIENT) is not None
 
 
@@ -186,14 +187,14 @@ def test_the_workspace_has_the_pages_panels_over_the_sweeps_runs(tmp_path: Path,
     runset = spec["spec"]["section"]["runSets"][0]
     assert ('"tiny"' if group else '"id0"') in json.dumps(runset["filters"])
     assert [key["name"] for key in runset["grouping"]] == ["jobType"]
-    assert result["answer"].split()[0] in text
+    assert result.answer.split()[0] in text
 
 
 def test_the_workspace_escapes_what_configs_say(tmp_path: Path) -> None:
     pytest.importorskip("wandb_workspaces")
     plan, result = answered(tmp_path)
     sent(plan)
-    hostile = result | {"answer": HOSTILE[0], "claim": HOSTILE[1]}
+    hostile = replace(result, answer=HOSTILE[0], claim=HOSTILE[1])
     text = json.dumps(_spec(build(hostile, _run_filter(result, tmp_path), "team")))
     assert "<script>" not in text
     assert "<img" not in text

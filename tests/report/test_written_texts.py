@@ -29,10 +29,10 @@ def test_texts_of_the_same_sources_stand_side_by_side(tmp_path: Path) -> None:
     ]
     result = written_texts(records)
     assert result is not None
-    assert result["arms"] == {"a": 1, "b": 0}
-    assert [row["source"] for row in result["rows"]] == ["1", "3", "2"]  # what b got wrong comes first
-    assert result["rows"][0]["written"] == {"a": ["one", True], "b": ["two", False]}
-    assert result["left_out"] == ["c/s0: other sources"]
+    assert result.arms == {"a": 1, "b": 0}
+    assert [row.source for row in result.rows] == ["1", "3", "2"]  # what b got wrong comes first
+    assert result.rows[0].written == {"a": ["one", True], "b": ["two", False]}
+    assert result.left_out == ["c/s0: other sources"]
     assert written_texts(records[:1]) is None
 
 
@@ -45,7 +45,7 @@ def test_texts_of_other_weights_are_left_out(tmp_path: Path) -> None:
         (own.path / FILE).write_text("\n".join([json.dumps({"weights": weights}), *lines[1:]]) + "\n")
         result = written_texts([own])
         assert result is not None
-        assert [text[: len(start)] for text, start in zip(result["left_out"], left_out, strict=True)] == left_out
+        assert [text[: len(start)] for text, start in zip(result.left_out, left_out, strict=True)] == left_out
 
 
 def test_a_text_may_hold_any_end_of_a_line(tmp_path: Path) -> None:
@@ -55,8 +55,8 @@ def test_a_text_may_hold_any_end_of_a_line(tmp_path: Path) -> None:
     (own.path / FILE).write_text('{"scores": {}}\n' + json.dumps(sample, ensure_ascii=False) + "\n")
     result = written_texts([own])
     assert result is not None
-    assert result["left_out"] == []
-    assert result["rows"][0]["source"] == text
+    assert result.left_out == []
+    assert result.rows[0].source == text
 
 
 def test_a_damaged_file_is_named_and_long_ones_are_cut(tmp_path: Path) -> None:
@@ -64,9 +64,9 @@ def test_a_damaged_file_is_named_and_long_ones_are_cut(tmp_path: Path) -> None:
     (damaged.path / FILE).write_text('{"scores": {}}\n{"source": 1}\n')
     result = written_texts([damaged])
     assert result is not None
-    assert "damaged in line 2" in result["left_out"][0]
+    assert "damaged in line 2" in result.left_out[0]
     result = written_texts([record(tmp_path, "b", [("x" * 1000, "y", "z")] * 100)])
     assert result is not None
-    assert len(result["rows"]) == MAX_ROWS
-    assert len(result["rows"][0]["source"]) == MAX_TEXT
-    assert result["of"] == 100
+    assert len(result.rows) == MAX_ROWS
+    assert len(result.rows[0].source) == MAX_TEXT
+    assert result.of == 100

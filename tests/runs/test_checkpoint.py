@@ -15,8 +15,17 @@ import pytest
 import torch
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
-from blockyard.runs.checkpoint import BEST, LAST, PREVIOUS, STAMP, BadCheckpointError, newest_good, read, verify
-from blockyard.runs.checkpoint_content import check_weights
+from blockyard.runs.checkpoint import (
+    BEST,
+    LAST,
+    PREVIOUS,
+    STAMP,
+    BadCheckpointError,
+    check_weights,
+    newest_good,
+    read,
+    verify,
+)
 from blockyard.runs.checkpoint_io import AtomicCheckpointIO
 from tests.runs.checkpoints import checkpoint_io, save_over_the_file_limit, tiny_content
 from tests.support.fork import forked

@@ -12,9 +12,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from blockyard.config.compose import complete
+from blockyard.config.defaults import complete, default_node
 from blockyard.config.instantiate import settings
-from blockyard.config.placed_nodes import default_node
 from blockyard.config.schema import RESERVED
 from blockyard.contracts import UNREACHABLE, Context, DataSpec, Embedder, Parts, Role, Seq, TokenSpec, Traits
 from blockyard.model._embedding import set_pairs

@@ -343,8 +343,8 @@ def test_an_arm_without_any_value_gets_no_more_seeds() -> None:
 def test_a_comparison_without_a_common_seed_has_a_row_of_evidence() -> None:
     """The page of a sweep that has just begun."""
     (one,) = judge(comparisons("b > a", "ab", None), {"a": {0: 1.0}}, [0, 1], "max", 0.1)
-    (look,) = evidence_row(standing(frozen("ab"), {}), [one], {"expect": "b > a"})["looks"]
-    assert (look["seeds"], look["low"], look["high"]) == ([], [], [])
+    (look,) = evidence_row(standing(frozen("ab"), {}), [one], {"expect": "b > a"}).looks
+    assert (look.seeds, look.low, look.high) == ([], [], [])
 
 
 def test_hours_are_those_of_all_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,7 +426,7 @@ def test_a_cost_is_judged_as_a_metric_is(undisturbed: tuple[SweepPlan, Standing]
     result = compare(sweep_plan)
     assert (result.metric, result.direction) == ("step_seconds", "min")
     for arm in result.arms:
-        assert list(arm["values"].values()) == seconds[arm["name"]][: arm["n"]]
+        assert list(arm.values.values()) == seconds[arm.name][: arm.n]
 
 
 def test_a_real_sweep_stops_at_its_budget(undisturbed: tuple[SweepPlan, Standing]) -> None:

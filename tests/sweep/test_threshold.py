@@ -159,32 +159,32 @@ def solved(folder: Path, **question: Any) -> Comparison:
 def test_rates_are_compared_by_an_exact_test(tmp_path: Path) -> None:
     result = solved(tmp_path, expect="pre > post and alibi > post")
     pre, alibi = result.arm("pre"), result.arm("alibi")
-    assert (pre["mean"], result.arm("post")["mean"]) == (1.0, 0.125)
-    low, high = pre["interval"] or (0, 0)
+    assert (pre.mean, result.arm("post").mean) == (1.0, 0.125)
+    low, high = pre.interval or (0, 0)
     assert (low, high) == pytest.approx((0.025 ** (1 / 8), 1.0))  # Clopper and Pearson's for all of eight
-    assert (pre["verdict"], alibi["verdict"]) == ("better", "no difference shown")
-    assert "ahead on 7 seeds, behind on 0, level on 1" in pre["words"]
-    gap = pre["difference"]
+    assert (pre.verdict, alibi.verdict) == ("better", "no difference shown")
+    assert "ahead on 7 seeds, behind on 0, level on 1" in pre.words
+    gap = pre.difference
     assert gap is not None
-    assert gap["permutation_p"] == pytest.approx(2 / 2**7)
-    assert gap["t_p"] is None
-    assert gap["holm_p"] == pytest.approx(4 / 2**7)
+    assert gap.permutation_p == pytest.approx(2 / 2**7)
+    assert gap.t_p is None
+    assert gap.holm_p == pytest.approx(4 / 2**7)
     assert result.expect is not None
-    assert [each["verdict"] for each in result.expect["clauses"]] == ["supported", "undecided"]
-    assert "McNemar" in markdown(result.as_dict())
+    assert [each.verdict for each in result.expect.clauses] == ["supported", "undecided"]
+    assert "McNemar" in markdown(result)
 
 
 def test_rates_of_a_sweep_that_stops_when_it_is_decided(tmp_path: Path) -> None:
     result = solved(tmp_path, until={"first": 3, "most": 8})
     pre = result.arm("pre")
-    gap = pre["difference"]
+    gap = pre.difference
     assert gap is not None
-    assert gap["e"] == pytest.approx(math.exp(log_sign_e([1.0] * 4 + [0.0] + [1.0] * 3, 1.0)))
-    assert pre["verdict"] == "undecided"  # e = 27, of the 40 that two comparisons take
-    assert "ahead on 7 seeds" in pre["words"]
+    assert gap.e == pytest.approx(math.exp(log_sign_e([1.0] * 4 + [0.0] + [1.0] * 3, 1.0)))
+    assert pre.verdict == "undecided"  # e = 27, of the 40 that two comparisons take
+    assert "ahead on 7 seeds" in pre.words
     alone = solved(tmp_path / "alone", until={"first": 3, "most": 8}, expect="pre > post")
     assert alone.expect is not None
-    assert alone.expect["verdict"] == "supported"
+    assert alone.expect.verdict == "supported"
 
 
 @pytest.mark.parametrize("until", [None, {"first": 3, "most": 8}])
@@ -195,7 +195,7 @@ def test_a_run_that_diverged_has_not_solved_it(
     lost = {0: "NotFiniteError: the loss is nan at step 3", 1: "RuntimeError: out of memory"}
     monkeypatch.setitem(SOLVED, "post", [0.95] * 8)
     before = solved(tmp_path / "whole")
-    assert before.arm("post")["mean"] == 1.0
+    assert before.arm("post").mean == 1.0
     plan = SweepPlan.load(tmp_path / "whole" / "sweeps" / before.title)
     for seed, reason in lost.items():
         (cell,) = [cell for cell in plan.cells if cell.seed == seed and plan.variants[cell.variant].arm == "post"]
@@ -205,8 +205,8 @@ def test_a_run_that_diverged_has_not_solved_it(
         write_json(folder / "status.json", {**status, "state": "failed", "reason": reason, "exit_code": 1})
     plan.question["until"] = until
     result = compare(plan, changes=False)
-    assert result.arm("post")["n"] == 7
-    assert result.arm("post")["mean"] == pytest.approx(6 / 7)
+    assert result.arm("post").n == 7
+    assert result.arm("post").mean == pytest.approx(6 / 7)
 
 
 def test_a_run_that_diverged_never_gets_there(tmp_path: Path) -> None:

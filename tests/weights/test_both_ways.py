@@ -15,8 +15,8 @@ from torch.testing import assert_close
 from blockyard.contracts import Inputs
 from blockyard.runs.load import load
 from blockyard.weights.convert.converter import converters
+from blockyard.weights.convert.exporting import export_weights
 from blockyard.weights.convert.importing import import_weights
-from blockyard.weights.exporting import export_weights
 from tests.support.helpers import stir
 from tests.support.library_checkpoints import again, closeness, eager, preset_of, saved
 from tests.support.library_models import CASES

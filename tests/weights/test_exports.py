@@ -14,7 +14,7 @@ from blockyard.contracts import Inputs
 from blockyard.errors import UserError
 from blockyard.runs.load import load
 from blockyard.weights.convert.converter import converters
-from blockyard.weights.exporting import export_weights
+from blockyard.weights.convert.exporting import export_weights
 from tests.support.helpers import stir
 from tests.support.library_checkpoints import again
 from tests.support.untrained import untrained

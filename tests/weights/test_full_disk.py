@@ -17,7 +17,7 @@ from blockyard.cli import main
 from blockyard.errors import UserError
 from blockyard.runs.load import load
 from blockyard.runs.weights_file import WEIGHTS, write_weights
-from blockyard.weights.exporting import PT2, write_pt2
+from blockyard.weights.convert.exporting import PT2, write_pt2
 from tests.support.fork import forked
 from tests.support.untrained import untrained
 

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from blockyard.contracts import Inputs
 from blockyard.errors import UserError
 from blockyard.runs.load import Loaded, load
-from blockyard.weights.exporting import export_weights, graph_inputs
+from blockyard.weights.convert.exporting import export_weights, graph_inputs
 from tests.support.helpers import stir
 from tests.support.tolerances import float32
 from tests.support.untrained import untrained

@@ -20,7 +20,7 @@ from blockyard.report.home.hub_card import hub_card
 from blockyard.runs.load import Loaded, load
 from blockyard.runs.weights_file import WEIGHTS, write_weights
 from blockyard.weights.convert.converter import converters
-from blockyard.weights.exporting import LibraryModel, export_weights
+from blockyard.weights.convert.exporting import LibraryModel, export_weights
 from tests.report.page_data import HOSTILE
 from tests.report.report_runs import NORMS, sweep
 from tests.support.helpers import stir

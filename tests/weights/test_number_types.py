@@ -14,8 +14,7 @@ from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.errors import UserError
-from blockyard.runs.checkpoint import BadCheckpointError
-from blockyard.runs.checkpoint_content import check_weights
+from blockyard.runs.checkpoint import BadCheckpointError, check_weights
 from blockyard.weights.convert.importing import import_weights
 from tests.support.library_models import CASES
 from tests.support.tiny import SHORTEST

@@ -9,7 +9,7 @@ import torch
 
 from blockyard.config.choices import catalog
 from blockyard.runs.load import load
-from blockyard.weights.exporting import export_weights
+from blockyard.weights.convert.exporting import export_weights
 from tests.config.preset_data import small
 from tests.config.product_batches import batch_for
 from tests.support.engine_runs import run

@@ -18,8 +18,8 @@ from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.errors import UserError
 from blockyard.runs.load import load
+from blockyard.weights.convert.exporting import export_weights
 from blockyard.weights.convert.importing import import_weights
-from blockyard.weights.exporting import export_weights
 from tests.support.helpers import stir
 from tests.support.image_files import write_images
 from tests.support.tolerances import FLOAT32_STEPS

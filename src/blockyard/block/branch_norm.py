@@ -24,7 +24,7 @@ from blockyard.contracts.inherited_options import with_options_of
 
 
 class BranchNorm(BranchedBlock):
-    """The norm fixes the size of what a branch adds; queries and keys of large inputs are large, so qk_norm helps."""
+    """The norm fixes the size of the output of a branch. Inputs of mixers may grow, so qk_norm helps."""
 
     against_zero: ClassVar[str | None] = "norms what a branch gives, and zeros have no direction"
 
@@ -45,7 +45,7 @@ class BranchNorm(BranchedBlock):
         return self.output_norm()
 
     def add_cross(self, ctx: Context, mixer: MixerFactory, norm: NormFactory) -> None:
-        """As `BranchedBlock.add_cross`, with the norm after the mixer."""
+        """Add a branch that reads the memory, with the norm after the mixer."""
         super().add_cross(ctx, mixer, _as_it_is)
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
@@ -63,5 +63,5 @@ class BranchNorm(BranchedBlock):
 
 
 def _as_it_is(_: Context) -> nn.Module:
-    """The norm before a mixer, of which there is none."""
+    """Return the norm in front of a mixer: none."""
     return nn.Identity()

@@ -41,8 +41,8 @@ def constants(ctx: Context) -> tuple[float, float]:
 class DeepNorm(BranchedBlock):
     """Post-norm for deep stacks. beta scales values, hidden layers and outputs, not queries and keys.
 
-    It replaces the factor 1 / sqrt(branches depth) on outputs of other blocks. In a mixer that does not tell which
-    of its weights carry content (`ops.linear`), it scales the outputs alone.
+    It replaces the factor 1 / sqrt(branches depth) on outputs of other blocks. In a mixer that does not declare the
+    weights that carry content (`ops.linear`), it scales the outputs alone.
     """
 
     needs_final_norm: ClassVar[bool] = False
@@ -59,11 +59,12 @@ class DeepNorm(BranchedBlock):
     ) -> None:
         alpha, beta = constants(ctx)
         super().__init__(replace(ctx, gain=beta), token_mixer, channel_mixer, norm, **options)
-        self.alpha, self.beta = alpha, beta
+        self.alpha = alpha
+        self.beta = beta
         self.expects_cross = ctx.peer is not None and ctx.causal
 
     def add_cross(self, ctx: Context, mixer: MixerFactory, norm: NormFactory) -> None:
-        """As `BranchedBlock.add_cross`. Raises ValueError outside the decoder of an encoder-decoder."""
+        """Add a branch that reads the memory. Raises ValueError outside the decoder of an encoder-decoder."""
         if not self.expects_cross:
             raise ValueError(
                 "block DeepNorm has constants for cross-attention only in the decoder of an encoder-decoder; "

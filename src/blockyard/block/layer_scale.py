@@ -34,7 +34,7 @@ class Scale(nn.Module):
         self.weight = nn.Parameter(torch.empty(dim))
 
     def init_weights(self, init: Init) -> None:
-        """The same small number in every channel."""
+        """Set every channel to the same small number."""
         init.constant("weight", self.start)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -67,7 +67,13 @@ class LayerScale(BranchedBlock):
         """Return a factor for each channel."""
         start = self.start
         if start is None:
-            start = 0.1 if self.ctx.visits <= 18 else 1e-5 if self.ctx.visits <= 24 else 1e-6
+            # Section 2 of the paper: the deeper the model, the nearer to the identity its blocks start.
+            if self.ctx.visits <= 18:
+                start = 0.1
+            elif self.ctx.visits <= 24:
+                start = 1e-5
+            else:
+                start = 1e-6
         return Scale(self.ctx.dim, start)
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""No residual: the output of each mixer replaces the stream, which shows what residual connections are for.
+"""No residual: the output of each mixer replaces the stream. It shows the use of residual connections.
 
 Source: Dong et al. 2021, Attention is not all you need (arXiv 2103.03404), section 2: without skips a stack of
     attention makes all tokens alike, doubly exponentially fast
@@ -39,7 +39,8 @@ class NoResidual(BranchedBlock):
         super().__init__(ctx, token_mixer, channel_mixer, norm, **options)
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
-        """x (B, N, D) -> (B, N, D); every mixer's output replaces x, in the type of x."""
+        """x (B, N, D) -> (B, N, D)."""
+        # An addition would keep the type of the stream. Without one, half precision of a mixer would replace it.
         if self.token_norm is not None:
             x = self.drop(self._token(self.token_norm(x), seq, cache, memory)).to(x.dtype)
         if self.cross_norm is not None:

@@ -17,7 +17,7 @@ from blockyard.contracts import Block, Context, Memory, Seq
 
 
 class NoBlock(Block):
-    """Return the stream as it is, and builds none of the parts of a block.
+    """Returns the stream as it is, and builds none of the parts of a block.
 
     Options:
     """

@@ -3,7 +3,7 @@
 Source: Wang and Komatsuzaki 2021, GPT-J-6B; Dehghani et al. 2023, ViT-22B (arXiv 2302.05442), section 2.1
 Reference: timm models/vision_transformer.py, ParallelScalingBlock
 Equation: x + token(norm(x)) + channel(norm(x))
-Cost: that of its mixers, in half as many matmuls where fused
+Cost: that of its mixers, in half as many matmuls if fused
 
                 +--> token mixer ----+
     x --+--> norm                    (+)--(+)--> x
@@ -26,7 +26,7 @@ from blockyard.token_mixer._checks import check_call, check_context
 
 
 class Parallel(Block):
-    """Both mixers in parallel. Parameters and checkpoints are the same fused or not, so each loads the other's.
+    """Both mixers in parallel. Fused or not, parameters and checkpoints are the same.
 
     Options:
         fused: compute the input projections of both mixers in one matmul, and the output projections in another
@@ -59,19 +59,19 @@ class Parallel(Block):
                 _check_projected(mixer)
 
     def add_cross(self, ctx: Context, mixer: MixerFactory, norm: NormFactory) -> None:
-        """Add a third mixer in parallel, which reads the memory; all three share one norm."""
+        """Add a third mixer in parallel that reads the memory. All three share one norm."""
         self.cross_mixer = mixer(replace(ctx, causal=False))
 
     @classmethod
     def fuses(cls, options: ChoiceOptions) -> bool:
-        """Whether both mixers must be `Projected`: where `fused` is on."""
+        """Return whether both mixers must be `Projected`."""
         return bool(options.get("fused", True))
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
         h = self.token_norm(x)
         # Without a cross-attention mixer the token mixer reads the memory. Its queries then come from one sequence
-        # and its keys from another, which no fused projection can give.
+        # and its keys from another, and no fused projection computes both.
         token_memory = memory if self.cross_mixer is None else None
         if self.fused and token_memory is None:
             added = self._fused(h, seq, cache)
@@ -82,19 +82,20 @@ class Parallel(Block):
         return x + self.drop(added)  # (B, N, D)
 
     def _unfused(self, h: Tensor, seq: Seq, cache: Any, memory: Memory | None) -> Tensor:
-        """What the two mixers add, each run by itself, on h (B, N, D): (B, N, D). An empty mixer is left out."""
+        """Return the sum of the outputs of both mixers, run one by one on h (B, N, D). An empty mixer is left out."""
         if self.token_mixer.empty:
             return self.channel_mixer(h, seq)
-        added = self.token_mixer(h, seq, cache, memory)
-        return added if self.channel_mixer.empty else added + self.channel_mixer(h, seq)
+        added = self.token_mixer(h, seq, cache, memory)  # (B, N, D)
+        if self.channel_mixer.empty:
+            return added
+        return added + self.channel_mixer(h, seq)
 
     def _fused(self, h: Tensor, seq: Seq, cache: Any) -> Tensor:
-        """What the two mixers add, in two matmuls, on h (B, N, D): (B, N, D).
-
-        The weights are concatenated at every call, so that gradients reach those of each mixer.
-        """
+        """Return the sum of the outputs of both mixers on h (B, N, D), in two matmuls."""
         check_call(self.token_mixer, self.token_mixer.traits, seq, cache, None)
-        token, channel = cast(Projected, self.token_mixer), cast(Projected, self.channel_mixer)
+        token = cast(Projected, self.token_mixer)
+        channel = cast(Projected, self.channel_mixer)
+        # Weights are concatenated at every call, so that gradients reach the weights of each mixer.
         weight = torch.cat([token.proj_in.weight, channel.proj_in.weight])  # (E + E', D)
         joined = F.linear(h, weight, _joined_bias(token.proj_in, channel.proj_in))  # (B, N, E + E')
         token_part, channel_part = joined.split([token.proj_in.out_features, channel.proj_in.out_features], dim=-1)
@@ -104,22 +105,23 @@ class Parallel(Block):
 
 
 def _joined_bias(*layers: nn.Linear) -> Tensor | None:
-    """The biases one after the other, zeros where a layer has none; None where no layer has one."""
+    """Return the biases one after the other, zeros for a layer without one; None if no layer has one."""
     if all(layer.bias is None for layer in layers):
         return None
-    return torch.cat(
-        [layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias for layer in layers]
-    )
+    biases: list[Tensor] = []
+    for layer in layers:
+        biases.append(layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias)
+    return torch.cat(biases)  # (E + E',)
 
 
 def _added_bias(*layers: nn.Linear) -> Tensor | None:
-    """The sum of the biases; None where no layer has one."""
+    """Return the sum of the biases, or None if no layer has one."""
     biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
     return torch.stack(biases).sum(0) if biases else None  # (D,)
 
 
 def _check_projected(mixer: nn.Module) -> None:
-    """Raise ValueError where a mixer has no projections to fuse."""
+    """Raise ValueError if a mixer has no projections to fuse."""
     ends = [getattr(mixer, name, None) for name in ("proj_in", "proj_out")]
     if not all(isinstance(end, nn.Linear) for end in ends) or not callable(getattr(mixer, "mix", None)):
         raise ValueError(

@@ -27,10 +27,10 @@ class PreNorm(BranchedBlock):
     """The stream itself is not normalised, so the model has a final norm after the last block.
 
     Options:
-        depth_scaled: divide what norms give by the square root of the number of the block, so that later blocks add
-            less and the variance of the stream grows slower (LN scaling)
-        norm_tokens: normalise what the token mixer reads; false in the first block of ModernBERT, behind a norm of the
-            embeddings (model.embed_norm)
+        depth_scaled: divide the outputs of norms by the square root of the number of the block, so that later blocks
+            add less and the variance of the stream grows slower (LN scaling)
+        norm_tokens: normalise the input of the token mixer; false in the first block of ModernBERT, behind a norm of
+            the embeddings (model.embed_norm)
     """
 
     @with_options_of(BranchedBlock)
@@ -45,13 +45,13 @@ class PreNorm(BranchedBlock):
         norm_tokens: bool = True,
         **options: Any,
     ) -> None:
-        self.depth_scaled = depth_scaled
+        self.depth_scaled = depth_scaled  # read by `_scaled`
         super().__init__(ctx, token_mixer, channel_mixer, self._scaled(norm), **options)
         if not norm_tokens and self.token_norm is not None:
             self.token_norm = nn.Identity()
 
     def add_cross(self, ctx: Context, mixer: MixerFactory, norm: NormFactory) -> None:
-        """As `BranchedBlock.add_cross`."""
+        """Add a branch that reads the memory, with the same kind of norm as the others."""
         super().add_cross(ctx, mixer, self._scaled(norm))
 
     def _scaled(self, norm: NormFactory) -> NormFactory:
@@ -73,7 +73,8 @@ class ScaledNorm(nn.Module):
 
     def __init__(self, norm: NormFactory, ctx: Context) -> None:
         super().__init__()
-        self.norm, self.factor = norm(ctx), (ctx.layer + 1) ** -0.5
+        self.norm = norm(ctx)
+        self.factor = (ctx.layer + 1) ** -0.5
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""

@@ -32,7 +32,7 @@ class Gate(nn.Module):
         self.weight = nn.Parameter(torch.empty(1))
 
     def init_weights(self, init: Init) -> None:
-        """Zero."""
+        """Set the factor to zero."""
         init.zeros("weight")
 
     def forward(self, x: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from blockyard.contracts import Memory, Seq
 
 
 class Sandwich(BranchedBlock):
-    """The second norm fixes the size of what a branch adds, whatever the weights before it."""
+    """The second norm fixes the size of the output of a branch, for any weights in front of it."""
 
     against_zero: ClassVar[str | None] = "norms what a branch gives, and zeros have no direction"
 

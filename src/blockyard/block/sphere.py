@@ -2,7 +2,7 @@
 
 Source: Loshchilov et al. 2024, nGPT: Normalized Transformer with Representation Learning on the Hypersphere
     (arXiv 2410.01131), eq. 10 and 11
-Reference: the equations, in the tests; NVIDIA/ngpt model.py, whose rates are sizes, as they are here
+Reference: the equations, in the tests; NVIDIA/ngpt model.py, which takes rates as sizes |a| too
 Equation: u(x + |a| (u(token(norm(x))) - x)), then u(x + |b| (u(channel(norm(x))) - x)), with u(x) = x / |x|, and a, b
     of one number for each channel; the paper's has norm=none
 Cost: that of its mixers, and O(N D) time
@@ -30,11 +30,11 @@ from blockyard.contracts import Context, Memory, Positive, Seq
 from blockyard.contracts.inherited_options import with_options_of
 from blockyard.ops.scaled_vector import ScaledVector
 
-EPS = 1e-6  # the least length that is divided by: a branch that gives almost nothing has no direction
+EPS = 1e-6  # the smallest divisor: an output of almost zero has no direction
 
 
 class Step(nn.Module):
-    """Moves a stream of length one towards the direction of what a mixer gave: forward(x, y, drop) -> (B, N, D)."""
+    """Moves a stream of length one towards the direction of a mixer's output: forward(x, y, drop) -> (B, N, D)."""
 
     def __init__(self, ctx: Context, first: float, scale: float | None) -> None:
         super().__init__()
@@ -48,7 +48,8 @@ class Step(nn.Module):
 
 
 def radius(ctx: Context) -> float:
-    """Return the length of the stream: one, under a parametrization at its base, so that channels stay as large."""
+    """Return the length of the stream: one, or under a parametrization one at the base width."""
+    # A longer vector of more channels keeps the size of each channel.
     return ctx.width_ratio**0.5
 
 
@@ -59,12 +60,11 @@ def of_length(length: float, x: Tensor) -> Tensor:
 
 
 class Sphere(BranchedBlock):
-    """What enters a block is brought to length one first, so that the first block may follow any tokens.
+    """Each block first brings the stream to length one, so that the first block may follow any tokens.
 
     Options:
         rate: first value of the rates; about 1 / model.depth
-        rate_scale: first value of the parameter behind a rate, which learns faster where it is smaller; null is
-            1 / sqrt(model.dim)
+        rate_scale: first value of the parameter behind a rate; a smaller one learns faster; null is 1 / sqrt(model.dim)
         dropout: dropout rate on the step that each mixer takes
     """
 
@@ -83,7 +83,8 @@ class Sphere(BranchedBlock):
         rate_scale: Positive | None = None,
         **options: Any,
     ) -> None:
-        self.rate, self.rate_scale = rate, rate_scale  # read by the constructor
+        self.rate = rate  # both are read by the constructor
+        self.rate_scale = rate_scale
         super().__init__(ctx, token_mixer, channel_mixer, norm, **options)
         self.radius = radius(ctx)
 

@@ -1,4 +1,4 @@
-"""Mixture of experts: a router sends each token to a few of many channel mixers, whose weighted outputs add up.
+"""Mixture of experts: a router sends each token to a few of many channel mixers and adds their weighted outputs.
 
 Source: Shazeer et al. 2017 (arXiv 1701.06538); Fedus et al. 2021, Switch Transformers (arXiv 2101.03961), eq. 4, the
     balance loss; Zoph et al. 2022, ST-MoE (arXiv 2202.08906), eq. 5, the z-loss; Wang et al. 2024, Auxiliary-Loss-Free
@@ -8,7 +8,7 @@ Source: Shazeer et al. 2017 (arXiv 1701.06538); Fedus et al. 2021, Switch Transf
     its code, for shared_gate
 Reference: transformers MixtralSparseMoeBlock with load_balancing_loss_func, DeepseekV3MoE, GptOssMLP,
     and Qwen3NextSparseMoeBlock
-Equation: sum of w_e expert_e(x) over the chosen e, and of the shared experts; w are the scores of the router, divided
+Equation: y = sum of w_e expert_e(x) over the chosen e, plus the shared experts; w are the scores of the router, divided
     by their sum over the chosen
 Cost: that of `active` + `shared` experts, and 2 D E FLOPs a token for a router of E experts. A compiled block and
     torch.export need shapes that do not depend on the data, so there every expert computes every token. In bf16 on CUDA
@@ -47,30 +47,31 @@ class Experts(ChannelMixer):
     """Every expert has weights of its own, so that weight decay and Muon treat them like those of one mixer.
 
     auxiliary: the balance loss and the z-loss of the last forward pass in training, over all visits of the block
-    offset: (E,), what balance=bias adds to the scores for the choice of experts alone
+    offset: (E,), added to the scores by balance=bias, for the choice of experts alone
     loads: (E,) int64, the tokens of this step that chose each expert, before any is dropped
 
     Options:
-        expert: the name of the channel mixer that every expert is
-        members: that mixer, by name; filled in from the choices of channel_mixer, with an expansion of 1.333
+        expert: name of the channel mixer of every expert
+        members: the mixer by name; filled in from the choices of channel_mixer, with an expansion of 1.333
         count: number of experts that tokens are routed to
-        active: number of them that a token is sent to
-        shared: number of experts that every token passes in addition
+        active: number of experts that a token is sent to
+        shared: number of further experts that every token passes
         score: softmax over the experts, or a sigmoid for each
         normalise: divide the scores of the chosen experts by their sum; null does so for more than one of route=token
         route: token lets each token choose experts; expert lets each expert choose tokens of a sequence, as many as
             make `active` experts a token on average, for bidirectional models and with balance=none
         balance: loss adds Switch's loss, bias shifts the choice without a gradient after each step, none does nothing
-        weight: of the balance loss
-        bias_rate: how far balance=bias shifts an expert in a step
+        weight: weight of the balance loss
+        bias_rate: shift of an expert in a step with balance=bias
         z_loss: weight of the mean squared logsumexp of the router's logits
         capacity: tokens of a sequence that an expert takes in training, as a multiple of an equal share; later ones
             are dropped. null and evaluation drop none
-        router_bias: a trained number for each expert is added to its logit
-        num_groups: groups that the experts are in, as many in each
-        active_groups: groups that a token's experts are in: those whose two best scores have the largest sum
+        router_bias: add a trained number to the logit of each expert
+        num_groups: number of groups of equally many experts
+        active_groups: number of groups that the experts of a token come from: the groups with the largest sum of their
+            two best scores
         scale: factor on the weights of the chosen experts, not on the shared ones
-        shared_gate: multiply what the shared experts give by a factor in (0, 1) that the token chooses
+        shared_gate: multiply the output of the shared experts by a factor in (0, 1), computed from the token
     """
 
     nested_choices: ClassVar[dict[str, Any]] = {"members": ("channel_mixer", "expert", {"expansion": 1.333})}
@@ -115,25 +116,34 @@ class Experts(ChannelMixer):
             raise ValueError("channel_mixer Experts: shared_gate=true has no effect with shared=0; use shared=1")
         self.shared_gate = output(ctx, ctx.dim, 1) if shared_gate else None
         self.router = output(ctx, ctx.dim, count, bias=router_bias)
-        self.count, self.active, self.route, self.score = count, active, route, score
+        self.count = count
+        self.active = active
+        self.route = route
+        self.score = score
         self.normalise = (route == "token" and active > 1) if normalise is None else normalise
-        self.balance, self.weight, self.bias_rate, self.z_loss = balance, weight, bias_rate, z_loss
-        self.capacity, self.num_groups, self.active_groups, self.scale = capacity, num_groups, active_groups, scale
+        self.balance = balance
+        self.weight = weight
+        self.bias_rate = bias_rate
+        self.z_loss = z_loss
+        self.capacity = capacity
+        self.num_groups = num_groups
+        self.active_groups = active_groups
+        self.scale = scale
         self.reads_sequence = route == "expert" or capacity is not None
         self.padded = ctx.tokens.variable or ctx.data.variable
         self.auxiliary: Tensor | None = None
-        self.fractions: Tensor | None = None  # of the tokens of the last step, by expert
+        self.fractions: Tensor | None = None  # (E,), shares of the tokens of the last step
         self.register_buffer("loads", torch.zeros(count, dtype=torch.int64), persistent=False)
         if balance == "bias":
             self.register_buffer("offset", torch.zeros(count))
 
     @classmethod
     def mixes_tokens(cls, options: ChoiceOptions) -> bool:
-        """Where experts choose tokens: whether a token is chosen depends on all others of its sequence."""
+        """Return True with route=expert: the choice of a token then depends on all others of its sequence."""
         return options.get("route") == "expert"
 
     def active_parameters(self) -> int:
-        """Those of the router, of `active` experts and of the shared ones."""
+        """Return the parameters of the router, of `active` experts and of the shared ones."""
         idle = (self.count - self.active) * sum(p.numel() for p in self.expert[0].parameters())
         return super().active_parameters() - idle
 
@@ -146,10 +156,11 @@ class Experts(ChannelMixer):
             self._note(logits, scores, chosen, real)
         weights = scores * chosen  # (B, N, E)
         if self.normalise:
-            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)  # padding has no experts and a sum of zero
         if self.scale != 1.0:
             weights = weights * self.scale
         if self.training and self.capacity is not None:
+            # Experts fill up in the order of the sequence. Weights keep their norm: a dropped share is lost.
             chosen = chosen & (chosen.cumsum(1) <= self._limit(real, x.shape[1]))
         y = self._mix(x, chosen, weights)  # (B, N, D)
         gate = None if self.shared_gate is None else self.shared_gate(x).sigmoid()  # (B, N, 1)
@@ -158,17 +169,20 @@ class Experts(ChannelMixer):
         return y
 
     def scores(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the router's logits and scores, (B, N, E), in float32 or more: rounded ones would tie."""
+        """Return the router's logits and scores, 2 x (B, N, E), in float32 at least."""
+        # Rounded scores would tie, and a tie decides which expert a token is sent to.
         kind = next(self.router.parameters()).dtype
         with full_precision(x):
             logits = self.router(x.to(kind))
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return logits, logits.softmax(-1) if self.score == "softmax" else logits.sigmoid()
+        scores = logits.softmax(-1) if self.score == "softmax" else logits.sigmoid()
+        return logits, scores
 
     def choose(self, scores: Tensor, real: Tensor | None) -> Tensor:
-        """Scores (B, N, E) and real tokens (B, N) -> which experts each token is sent to, (B, N, E) bool."""
+        """Return a mask of the experts that each token is sent to: scores (B, N, E), real (B, N) -> (B, N, E) bool."""
         if self.route == "expert":
             return self._choose_tokens(scores, real)
+        # The offset moves the choice and not the weights, so that it needs no gradient.
         ranked = scores + self.offset if self.balance == "bias" else scores
         if self.num_groups > 1:
             ranked = self._within_groups(ranked)
@@ -177,18 +191,16 @@ class Experts(ChannelMixer):
         return chosen if real is None else chosen & real[..., None]
 
     def _within_groups(self, ranked: Tensor) -> Tensor:
-        """Scores (B, N, E) that are -inf outside the best groups of each token."""
+        """Return the scores (B, N, E), -inf outside the best groups of each token."""
         best = ranked.unflatten(-1, (self.num_groups, -1)).topk(2, dim=-1).values.sum(-1)  # (B, N, groups)
         index = best.topk(self.active_groups, dim=-1).indices
         kept = torch.zeros_like(best, dtype=torch.bool).scatter(-1, index, True)  # (B, N, groups)
         return ranked.masked_fill(~kept.repeat_interleave(self.count // self.num_groups, dim=-1), -math.inf)
 
     def after_step(self) -> None:
-        """Shift the choice towards experts with fewer tokens than the mean, and start to count anew.
-
-        The loads are those of all micro-batches and processes, so that every process computes the same shift.
-        """
+        """Shift the choice towards experts with fewer tokens than the mean, and start to count anew."""
         if self.balance == "bias":
+            # Loads of all micro-batches and processes, so that every process computes the same shift.
             if distributed.is_initialized() and distributed.get_world_size() > 1:
                 distributed.all_reduce(self.loads)
             loads = self.loads.double()
@@ -197,7 +209,7 @@ class Experts(ChannelMixer):
         self.loads.zero_()
 
     def training_metrics(self) -> dict[str, Tensor]:
-        """Returns, of the last step, the largest load over an equal one, and the entropy of loads over its maximum."""
+        """Return the largest load of the last step over an equal one, and the entropy of loads over its maximum."""
         if self.fractions is None:
             return {}
         entropy = torch.special.entr(self.fractions).sum() / max(math.log(self.count), 1e-9)
@@ -212,16 +224,16 @@ class Experts(ChannelMixer):
         return None if seq is None else seq.valid
 
     def _choose_tokens(self, scores: Tensor, real: Tensor | None) -> Tensor:
-        """Each expert's tokens with the highest scores in each sequence: (B, N, E) bool."""
+        """Return a mask of the tokens with the highest scores for each expert, in each sequence: (B, N, E) bool."""
         tokens = scores.shape[1] if real is None else real.sum(1)[:, None, None]  # (B, 1, 1)
-        size = (self.active * tokens + self.count - 1) // self.count
+        size = (self.active * tokens + self.count - 1) // self.count  # rounded up: no expert is without tokens
         ranked = scores if real is None else scores.masked_fill(~real[..., None], -1.0)
         order = ranked.argsort(dim=1, descending=True, stable=True)
         chosen = order.argsort(dim=1) < size  # the rank of each token, (B, N, E)
         return chosen if real is None else chosen & real[..., None]
 
     def _limit(self, real: Tensor | None, length: int) -> Tensor | int:
-        """The most tokens of a sequence that an expert takes, (B, 1, 1)."""
+        """Return the largest number of tokens of a sequence that an expert takes: (B, 1, 1)."""
         assert self.capacity is not None
         share = self.capacity * self.active / self.count
         if real is None:
@@ -239,22 +251,25 @@ class Experts(ChannelMixer):
         tokens = mask.sum().clamp(min=1)
         total = logits.new_zeros(())
         if self.balance == "loss":
-            shares = scores / scores.sum(-1, keepdim=True)  # those of softmax are
+            shares = scores / scores.sum(-1, keepdim=True)  # sigmoids do not sum to one, softmax does
             mean = (shares * mask[..., None]).sum((0, 1)) / tokens  # (E,)
+            # Loads have no gradient: the loss lowers the mean scores of experts with high loads (Switch, eq. 4).
             total = total + self.weight * self.count * (loads / tokens * mean).sum()
         if self.z_loss:
             total = total + self.z_loss * (logits.logsumexp(-1).square() * mask).sum() / tokens
         self.auxiliary = total if self.auxiliary is None else self.auxiliary + total  # of every visit of the block
 
     def _mix(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """The weighted sum of the chosen experts: (B, N, D)."""
+        """Return the weighted sum of the chosen experts: (B, N, D)."""
         if fixed_shapes():
             return self.mix_all(x, weights * chosen)
         if x.is_cuda and self.groups:
             kind = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
             if kind == torch.bfloat16:
                 return self.mix_grouped(x.to(kind), chosen, weights).to(x.dtype)
-        y, flat, weights = torch.zeros_like(x).flatten(0, 1), x.flatten(0, 1), weights.flatten(0, 1)  # (B N, ...)
+        flat = x.flatten(0, 1)  # (B N, D)
+        weights = weights.flatten(0, 1)  # (B N, E)
+        y = torch.zeros_like(flat)
         for number, (expert, index) in enumerate(zip(self.expert, self._indices(x, chosen), strict=True)):
             # Called without tokens too, so that in every process all weights have a gradient.
             output = expert(flat[index][None])[0]  # (n, D)
@@ -264,42 +279,47 @@ class Experts(ChannelMixer):
     @property
     def groups(self) -> bool:
         """Whether experts are two maps without biases, of widths that kernels take, with no other weights."""
-        maps = [(getattr(e, "proj_in", None), getattr(e, "proj_out", None)) for e in self.expert]
-        plain = all(
-            isinstance(m, Linear) and m.bias is None and m.weight.shape[1] % 8 == 0 for pair in maps for m in pair
-        )
-        weights = {name for expert in self.expert for name, _ in expert.named_parameters()}
-        plain = plain and weights == {"proj_in.weight", "proj_out.weight"}
-        return plain and hasattr(self.expert[0], "mix") and hasattr(F, "grouped_mm")
+        if not (hasattr(self.expert[0], "mix") and hasattr(F, "grouped_mm")):
+            return False
+        for expert in self.expert:
+            if {name for name, _ in expert.named_parameters()} != {"proj_in.weight", "proj_out.weight"}:
+                return False
+            for layer in (expert.proj_in, expert.proj_out):
+                # The grouped kernel needs rows of a multiple of 16 bytes.
+                if not isinstance(layer, Linear) or layer.bias is not None or layer.weight.shape[1] % 8:
+                    return False
+        return True
 
     def mix_grouped(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """The same in two products over all experts, which read the tokens in the order of their experts: (B, N, D)."""
+        """Return the weighted sum of the chosen experts by two products over all experts: (B, N, D)."""
         flat = x.flatten(0, 1)  # (B N, D)
-        expert, token = chosen.flatten(0, 1).T.nonzero().unbind(1)  # 2 x (P,), by expert
+        # P pairs of an expert and a token, in the order of experts, as the grouped product needs them.
+        expert, token = chosen.flatten(0, 1).T.nonzero().unbind(1)  # 2 x (P,)
         ends = chosen.sum((0, 1)).cumsum(0, dtype=torch.int32)  # (E,)
         h = F.grouped_mm(flat[token], self._stacked("proj_in", x), offs=ends)  # (P, ...)
-        first: Any = self.expert[0]  # what is between its maps has no weights
+        first: Any = self.expert[0]  # `mix` has no weights, so that one expert's serves all
         output = F.grouped_mm(first.mix(h), self._stacked("proj_out", x), offs=ends)  # (P, D)
         share = weights.flatten(0, 1)[token, expert, None]  # (P, 1)
         return torch.zeros_like(flat).index_add_(0, token, (output * share).to(flat.dtype)).view_as(x)
 
     def _stacked(self, name: str, like: Tensor) -> Tensor:
-        """The weights of a map of all experts (E, inputs, outputs), in the type of `like`."""
+        """Return the weights of a map of all experts (E, inputs, outputs), in the type of `like`."""
         maps = [getattr(expert, name) for expert in self.expert]
-        return torch.stack([each.weight * each.factor for each in maps]).to(like.dtype).transpose(1, 2)
+        return torch.stack([layer.weight * layer.factor for layer in maps]).to(like.dtype).transpose(1, 2)
 
     def mix_all(self, x: Tensor, weights: Tensor) -> Tensor:
-        """The same by weights (B, N, E) that are 0 where an expert is not chosen: every expert computes every token."""
+        """Return the weighted sum with every token in every expert. weights: (B, N, E), 0 for experts not chosen."""
         y = torch.zeros_like(x)
         for number, expert in enumerate(self.expert):
             y = y + (expert(x) * weights[..., number, None]).to(y.dtype)
         return y
 
     def _indices(self, x: Tensor, chosen: Tensor) -> list[Tensor]:
-        """The tokens of each expert, (n,) in 0 ... B N - 1. On the meta device as many as equal loads have."""
+        """Return the indices of the tokens of each expert, (n,) in 0 ... B N - 1."""
         if not x.is_meta:
             return [column.nonzero().squeeze(-1) for column in chosen.flatten(0, 1).T]
         batch, length = x.shape[:2]
+        # On the meta device there is nothing to choose by: costs are measured at equal loads.
         if self.route == "expert":
             sizes = [batch * -(-self.active * length // self.count)] * self.count
         else:
@@ -323,7 +343,7 @@ def _check_members(expert: str, members: Mapping[str, Any]) -> None:
 
 
 def _check_route(ctx: Context, count: int, active: int, route: str, balance: str, capacity: float | None) -> None:
-    """Raise ValueError for options that contradict each other, or that this model or data cannot have."""
+    """Raise ValueError for options that contradict each other, the model or the data."""
     issues = []
     if active > count:
         issues.append(f"active={active} is more than count={count}; use channel_mixer.active={count} or less")
@@ -341,7 +361,7 @@ def _check_route(ctx: Context, count: int, active: int, route: str, balance: str
 
 
 def _check_groups(count: int, active: int, route: str, groups: int, chosen: int) -> None:
-    """Raise ValueError for groups that the experts cannot be in."""
+    """Raise ValueError for groups that do not fit the number of experts."""
     issues = []
     if chosen > groups:
         issues.append(f"active_groups={chosen} is more than num_groups={groups}; use active_groups={groups} or less")

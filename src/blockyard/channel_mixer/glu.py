@@ -28,10 +28,10 @@ class GLU(ChannelMixer):
         expansion: hidden width as a multiple of model.dim, rounded to the nearest multiple of 8
         activation: activation of the gate; silu is SwiGLU, gelu GEGLU, relu ReGLU, sigmoid GLU, identity bilinear,
             quick_gelu gpt-oss'
-        limit: bound of gate and value, of the gate from above only; 7 in gpt-oss, null means none
-        offset: added to the value; 1 in gpt-oss, whose channels are the gate alone where the value is 0
-        gains: trained factors on gate and value of each hidden channel: none; one, which start at one; or sqrt_dim,
-            with sqrt(model.dim) on the gate beside them, for inputs of length one as in nGPT
+        limit: bound of the gate from above, and of the value from both sides; 7 in gpt-oss, null means none
+        offset: number added to the value; 1 in gpt-oss, with which a value of 0 passes the gate alone
+        gains: trained factors on gate and value of each hidden channel: none; one starts them at one; sqrt_dim also
+            multiplies the gate by sqrt(model.dim), for inputs of length one as in nGPT
         bias: use biases on all layers
         dropout: dropout rate on the gated channels
     """
@@ -53,7 +53,9 @@ class GLU(ChannelMixer):
         super().__init__()
         multiple = self.hidden_multiple
         hidden = max(multiple, multiple * round(expansion * ctx.dim / multiple))
-        self.activation, self.limit, self.offset = ACTIVATIONS[activation], limit, offset
+        self.activation = ACTIVATIONS[activation]
+        self.limit = limit
+        self.offset = offset
         self.proj_in = linear(ctx, ctx.dim, 2 * hidden, bias=bias, content=0)  # gate, then value
         self.gains: ScaledVector | None = None
         if gains != "none":
@@ -67,14 +69,15 @@ class GLU(ChannelMixer):
         return self.proj_out(self.mix(self.proj_in(x)))
 
     def mix(self, h: Tensor) -> Tensor:
-        """The gate between the projections: (B, N, 2 hidden) -> (B, N, hidden)."""
+        """Apply the gate between the projections: (B, N, 2 hidden) -> (B, N, hidden)."""
         if self.gains is not None:
             h = h * self.gains().to(h.dtype)
         gate, value = h.chunk(2, dim=-1)
         if self.gains is not None and self.gate_factor != 1.0:
             gate = gate * self.gate_factor
         if self.limit is not None:
-            gate, value = gate.clamp(max=self.limit), value.clamp(-self.limit, self.limit)
+            gate = gate.clamp(max=self.limit)  # the activation bounds it from below
+            value = value.clamp(-self.limit, self.limit)
         if self.offset:
             value = value + self.offset
         return self.dropout(self.activation(gate) * value)

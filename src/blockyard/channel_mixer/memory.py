@@ -32,11 +32,11 @@ class Memory(ChannelMixer):
     Options:
         expansion: number of keys as a multiple of model.dim
         activation: softmax attends to the keys, scaled by sqrt(E) so that an average over many values does not
-            vanish; any other activation applies to the unscaled scores, which makes it an MLP
+            vanish; with any other activation, on unscaled scores, the memory is an MLP
         bias: use biases on the scores and on the outputs
         dropout: dropout rate on the weights of the values
         query: compare the keys with a linear map of the token, and not with the token itself
-        gain: the factor sqrt(E) of softmax
+        gain: multiply the weights of softmax by sqrt(E)
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class Memory(ChannelMixer):
         self.activation = ACTIVATIONS.get(activation)  # None is softmax
         if self.activation is None:
             self.fades = "it is a mean over all values, of which what training has not moved cancels"
-        # Scores, sums over all channels, are as large in wider models; then so is what all keys together read.
+        # Scores, sums over all channels, stay as large in wider models, and so does the output of all keys together.
         self.scale = (ctx.dim / ctx.width_ratio) ** -0.5
         self.gain = (keys * ctx.width_ratio) ** 0.5 if gain else ctx.width_ratio
-        # The keys (E, D), or where these are compared with a map of the token, that map.
+        # The keys (E, D); with query=true the map of the token, and the keys behind it.
         self.proj_in = linear(ctx, ctx.dim, ctx.dim if query else keys, bias=bias, content=None if query else 0)
         self.keys = linear(ctx, ctx.dim, keys, bias=bias, content=0) if query else None
         self.dropout = nn.Dropout(dropout)
@@ -74,8 +74,9 @@ class Memory(ChannelMixer):
         return self.proj_out(self.mix(self.proj_in(x)))
 
     def mix(self, h: Tensor) -> Tensor:
-        """Turns scores, or with a map of queries these, into weights: (B, N, E | D) -> (B, N, E)."""
-        h = h if self.keys is None else self.keys(h)
+        """Turn scores, or with query=true queries, into weights: (B, N, E | D) -> (B, N, E)."""
+        if self.keys is not None:
+            h = self.keys(h)  # (B, N, E)
         if self.activation is None:
             return self.dropout(self.gain * torch.softmax(self.scale * h, dim=-1))
         return self.dropout(self.activation(h))

@@ -50,5 +50,5 @@ class MLP(ChannelMixer):
         return self.proj_out(self.mix(self.proj_in(x)))
 
     def mix(self, h: Tensor) -> Tensor:
-        """The activation between the projections: (B, N, hidden) -> (B, N, hidden)."""
+        """Apply the activation between the projections: (B, N, hidden) -> (B, N, hidden)."""
         return self.dropout(self.activation(h))

@@ -1,6 +1,6 @@
 """No channel mixing: a block has only the branch of the token mixer, without a second norm.
 
-Source: Elhage et al. 2021, A Mathematical Framework for Transformer Circuits, whose toy models are attention only
+Source: Elhage et al. 2021, A Mathematical Framework for Transformer Circuits, with toy models of attention only
 Reference: none in torch, timm or transformers
 Equation: 0
 Cost: nothing

@@ -50,7 +50,7 @@ def board(
     comparison = {"baseline": baseline, "metric": metric, "by": by}
     options: dict[str, Any] = {"outputs": outputs} | {key: value for key, value in comparison.items() if value}
     if wandb:
-        _write_workspace(paths, options)
+        _write_workspace("wandb", paths, options)
         return
     from blockyard.report.page.server import loopback, start
     from blockyard.report.page.watch import WatchedComparison
@@ -66,12 +66,12 @@ def board(
             sys.stdout.write("\n")
 
 
-def _write_workspace(paths: Sequence[str], options: dict[str, Any]) -> None:
-    """Make a W&B workspace with the same panels and print its address."""
+def _write_workspace(service: str, paths: Sequence[str], options: dict[str, Any]) -> None:
+    """Make a workspace of a service, such as W&B, with the same panels, and print its address."""
     from blockyard.report.comparison import compare
-    from blockyard.report.wandb.workspace import workspace
+    from blockyard.report.services import workspace
 
     # A sweep's folder lies in its own outputs folder, whatever the command line says.
     folders = [Path(path).absolute() for path in paths if (Path(path) / "plan.json").is_file()]
     outputs = str(folders[0].parents[1]) if folders else options["outputs"]
-    sys.stdout.write(f"{workspace(compare(list(paths), **options).as_dict(), outputs=outputs)}\n")
+    sys.stdout.write(f"{workspace(service, compare(list(paths), **options), outputs=outputs)}\n")

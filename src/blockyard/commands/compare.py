@@ -14,7 +14,6 @@ from blockyard.errors import UserError, printable
 
 if TYPE_CHECKING:
     from blockyard.report.comparison import Comparison
-    from blockyard.report.load.document import ComparisonDocument
 
 FORMATS = {
     "--markdown": (".md", ".markdown", ".txt"),
@@ -119,7 +118,7 @@ def compare(
             show(data)
 
 
-def _each_task(of_task: Callable[[int], Comparison], count: Callable[[], int]) -> Iterator[ComparisonDocument]:
+def _each_task(of_task: Callable[[int], Comparison], count: Callable[[], int]) -> Iterator[Comparison]:
     """Yield the comparison of each task of the selected runs.
 
     A task in which a flag means nothing, such as a metric that it lacks, is left out with a message, unless all do.
@@ -128,13 +127,13 @@ def _each_task(of_task: Callable[[int], Comparison], count: Callable[[], int]) -
     try:
         first = of_task(0)
         tasks = len(first.tasks)
-        yield first.as_dict()
+        yield first
     except UserError as error:
         problems.append(error)
         tasks = count()
     for task in range(1, tasks):
         try:
-            yield of_task(task).as_dict()
+            yield of_task(task)
         except UserError as error:
             problems.append(error)
     if len(problems) >= max(tasks, 1):
@@ -143,7 +142,7 @@ def _each_task(of_task: Callable[[int], Comparison], count: Callable[[], int]) -
         sys.stderr.write(printable(f"a task is left out: {problem}\n"))
 
 
-def _write(flag: str, file: str, data: ComparisonDocument, index: int) -> None:
+def _write(flag: str, file: str, data: Comparison, index: int) -> None:
     """Write one format. index: of the task, from 1; files of the second and later ones are FILE-2, FILE-3, ..."""
     if flag == "--html" and not file:
         raise UserError("--html: a file is missing; --html report.html, or --html - for standard output")
@@ -158,7 +157,7 @@ def _write(flag: str, file: str, data: ComparisonDocument, index: int) -> None:
     path = path if index == 1 else path.with_name(f"{path.stem}-{index}{path.suffix}")
     try:
         if flag == "--html":
-            write(data, path)
+            write(data.as_dict(), path)
         else:
             write_text(path, _writer(flag)(data))
     except OSError as error:
@@ -166,11 +165,11 @@ def _write(flag: str, file: str, data: ComparisonDocument, index: int) -> None:
     sys.stderr.write(f"{path if index > 1 else file}\n")
 
 
-def _writer(flag: str) -> Callable[[ComparisonDocument], str]:
+def _writer(flag: str) -> Callable[[Comparison], str]:
     if flag == "--html":
         from blockyard.report.page import render
 
-        return render
+        return lambda data: render(data.as_dict())
     if flag == "--markdown":
         from blockyard.report.render.markdown import markdown
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from annotated_types import Ge
 
 from blockyard.atomic_files import write_json
+from blockyard.commands._figures import draw
 from blockyard.commands._signature import command
 from blockyard.commands._types import (
     OUTPUTS,
@@ -222,8 +223,6 @@ def evaluate_written(
     folder = evaluated.folder()
     from blockyard.evaluate import api
     from blockyard.evaluate.written import write as write_texts
-    from blockyard.inspect.figures.split_outputs_figure import draw_spoken, draw_written_images, write_spoken
-    from blockyard.inspect.figures.written_sounds_figure import draw_written_sounds
 
     written, loaded = api.evaluate_written(
         folder, beam=beam, length_penalty=penalty, judge=judge, **evaluated.settings()
@@ -235,17 +234,13 @@ def evaluate_written(
         sys.stdout.write(printable(f"baseline {baseline}: {text}\n"))
     try:
         path, added = write_texts(loaded, written)
-        picture = draw_written_sounds(loaded, written.part, written.texts, path.parent, path.stem)
-        picture = picture or draw_written_images(loaded, written, path.parent)
-        picture = picture or draw_spoken(loaded, written, path.parent)
-        sounds = write_spoken(loaded, written, path.parent)
+        figures = draw("written", loaded, written, f"the {written.part} split", path)
     except OSError as error:
         raise UserError(f"the texts cannot be written into {loaded.folder.path}: {error}") from None
     sys.stderr.write(
         f"{path}{'' if added else '; not in the summary, which is about other weights or data, or a whole split'}\n"
     )
-    if picture is not None:
-        sys.stderr.write("".join(f"{each}\n" for each in (picture, *sounds)))
+    sys.stderr.write("".join(f"{figure}\n" for figure in figures))
 
 
 @command(key="resolution")
@@ -262,20 +257,18 @@ def evaluate_sizes(
     """
     folder = evaluated.folder()
     from blockyard.evaluate.resolution import evaluate_resolutions, table
-    from blockyard.inspect.figures.line_figures import draw_resolutions
     from blockyard.runs.result_files import result_stem
 
     resolutions, loaded = evaluate_resolutions(folder, resolution, **evaluated.settings())
     sys.stdout.write(table(resolutions))
     stem = result_stem(loaded, "resolution", resolutions.part)
     path = loaded.folder.path / f"{stem}.json"
-    title = f"{loaded.folder.name}, {loaded.weights}: the same images in other sizes"
     try:
         write_json(path, {**resolutions.plain(), "weights": loaded.weights})
-        picture = draw_resolutions(resolutions, loaded.objective.best()[0], title, loaded.folder.path, stem)
+        figures = draw("resolution", loaded, resolutions, "the same images in other sizes", path)
     except OSError as error:
         raise UserError(f"the table cannot be written into {loaded.folder.path}: {error}") from None
-    sys.stderr.write(f"{path} and {picture}\n")
+    sys.stderr.write(f"{' and '.join(map(str, [path, *figures]))}\n")
     if all(size.refused for size in resolutions.sizes if size.factor != 1) and len(resolutions.sizes) > 1:
         raise UserError(
             f"resolution={list(resolution)}: the model can read none of these sizes; the table gives the reasons"

@@ -144,8 +144,8 @@ def _option_places(name: str | None, folders: tuple[Path, ...], allow: list[str]
 
     Where no component has one, those that are called so elsewhere: `d_model` finds model.dim.
     """
+    from blockyard.config.defaults import whole_node
     from blockyard.config.known_keys import options_for
-    from blockyard.config.placed_nodes import whole_node
     from blockyard.config.schema import Root, options
     from blockyard.config.untrusted.targets import allowed, locate
 
@@ -222,7 +222,7 @@ def _command(choice: catalog.Choice, folders: tuple[Path, ...], allow: list[str]
 
 
 def _options(choice: catalog.Choice, allow: list[str]) -> Iterator[Any]:
-    from blockyard.config.check import default_pick
+    from blockyard.config.alternatives import default_pick
     from blockyard.config.schema import options
     from blockyard.config.untrusted.targets import locate
 
@@ -272,8 +272,8 @@ def _default_text(default: Any) -> str:
 
 def _declares(choice: catalog.Choice, allow: list[str]) -> Iterator[str]:
     """The declarations that the family's contract names (traits, axes, ports, ...), under the choice's own options."""
+    from blockyard.config.alternatives import default_pick
     from blockyard.config.build import CONTRACTS
-    from blockyard.config.check import default_pick
     from blockyard.config.untrusted.targets import locate
     from blockyard.contracts import TokenMixer
 
@@ -320,7 +320,7 @@ def _declaration(name: str, value: Any) -> list[str]:
 
 def combinations(choice: catalog.Choice, folders: tuple[Path, ...], allow: list[str]) -> Iterator[str]:
     """For each family that a rule relates to this one: the choices that fit, and those that do not with the reason."""
-    from blockyard.config.check import default_pick
+    from blockyard.config.alternatives import default_pick
     from blockyard.config.rules import RULES
 
     pick = default_pick(choice, allow)
@@ -352,8 +352,8 @@ def _refusals(family: str, reasons: dict[str, list[str]]) -> Iterator[str]:
 
 def _settings() -> list[Facts]:
     """Two sets of choices for the families that a rule reads besides its pair: images, and text."""
+    from blockyard.config.alternatives import picks
     from blockyard.config.build import CONTRACTS
-    from blockyard.config.check import picks
     from blockyard.config.compose import compose
     from blockyard.config.rules import Facts
 

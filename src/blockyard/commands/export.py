@@ -60,7 +60,7 @@ def export(
         raise UserError(f"license={license_} has an effect with format=hf only; leave it out")
     from blockyard.report.home.hub_card import hub_card
     from blockyard.runs.load import load
-    from blockyard.weights.exporting import export_weights
+    from blockyard.weights.convert.exporting import export_weights
 
     card = partial(hub_card, licence=license_)
     loaded = load(folder, which=which, outputs=outputs, allow=allow)

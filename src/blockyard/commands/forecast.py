@@ -8,6 +8,7 @@ from typing import Annotated
 
 from annotated_types import Gt, Le
 
+from blockyard.commands._figures import draw
 from blockyard.commands._signature import command
 from blockyard.commands._types import OUTPUTS, Allow, File, Folder, Outputs, Run, Which, find_run
 from blockyard.config.untrusted.local_path import local_path
@@ -44,21 +45,16 @@ def forecast(
     if target is not None and target.exists() and not target.is_dir():
         raise UserError(f"out={out}: expected a folder")
     from blockyard.evaluate import forecast as evaluation
-    from blockyard.inspect.figures.line_figures import draw_forecast
     from blockyard.runs.identity import slug
 
     forecasts, loaded = evaluation.forecast(run_folder, file, level=level, which=which, outputs=outputs, allow=allow)
     folder = target or loaded.folder.path
     stem = "forecast" if file is None else f"forecast-{slug(Path(file).stem)}"
-    title = f"{loaded.folder.name}, {loaded.weights}: " + (
-        "last window of the test split" if file is None else Path(file).name
-    )
+    subject = "last window of the test split" if file is None else Path(file).name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        paths = [
-            evaluation.write(forecasts, folder / f"{stem}.csv"),
-            *draw_forecast(forecasts, title, folder, stem),
-        ]
+        table = evaluation.write(forecasts, folder / f"{stem}.csv")
+        paths = [table, *draw("forecast", loaded, forecasts, subject, table)]
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror}; out=FOLDER sets another folder") from error
     sys.stdout.write(f"{evaluation.summary(forecasts)}\n{' '.join(map(str, paths))}\n")

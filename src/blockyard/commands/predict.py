@@ -117,7 +117,7 @@ def _draw(
     allow: tuple[str, ...],
 ) -> None:
     """Draw an image for each text, write them as rows of one picture, and print what is read in them; or sounds."""
-    from blockyard.evaluate.new_inputs import texts_of
+    from blockyard.data.rows.new_inputs import texts_of
     from blockyard.generate.codes import generate_outputs, write_outputs
     from blockyard.runs.load import load
 
@@ -127,7 +127,7 @@ def _draw(
     loaded = load(run, which=which, allow=allow)
     read = loaded.data.spec.source
     is_text = read is not None and read.modality == "text"
-    result = generate_outputs(loaded, texts_of(loaded, inputs, column) if is_text else inputs)
+    result = generate_outputs(loaded, texts_of(loaded.data, inputs, column) if is_text else inputs)
     path = path or run.path / f"samples{suffix}"
     try:
         paths = write_outputs(result, path)

@@ -322,7 +322,7 @@ def _at_most(plan: SweepPlan, due: Sequence[Cell]) -> list[Cell]:
 
 def say_time(plan: SweepPlan, announced: Estimate, seconds: float, say: Callable[[str], None]) -> None:
     """Record and print the time that was announced and the seconds that the sweep took."""
-    from blockyard.sweep.execution.estimate import record_time
+    from blockyard.sweep.execution.time_taken import record_time
 
     try:
         line = record_time(
@@ -418,17 +418,17 @@ def _compare(plan: SweepPlan, say: Callable[[str], None]) -> None:
     from blockyard.report.home.stale import DATA, PAGE
     from blockyard.report.page import write
     from blockyard.report.render.terminal import show
-    from blockyard.report.wandb.summary_run import mirror
+    from blockyard.report.services import mirror
     from blockyard.runs.lock import exclusive
 
-    comparison = compare(plan).as_dict()
+    comparison = compare(plan)
     with exclusive(plan.folder):
-        write_json(plan.folder / DATA, comparison)
-        page = write(comparison, plan.folder / PAGE)
+        write_json(plan.folder / DATA, comparison.as_dict())
+        page = write(comparison.as_dict(), plan.folder / PAGE)
     show(comparison)
     say(f"page: {page}")
-    if note := mirror(comparison, plan):
-        say(note)
+    for message in mirror(comparison, plan):
+        say(message)
 
 
 def _say(text: str) -> None:

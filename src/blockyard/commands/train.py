@@ -24,7 +24,6 @@ from blockyard.commands._types import (
     check_config_dirs,
     run_names,
 )
-from blockyard.config import user_folders
 from blockyard.config.choices import catalog
 from blockyard.config.override_grammar import parse_value
 from blockyard.config.tree import Node
@@ -188,7 +187,7 @@ def show(overrides: Sequence[str], config_dirs: Sequence[str], flags: HydraFlags
     Hydra's own application, which calls callbacks, launchers and logging classes that a config names, is never started.
     """
     from blockyard.config.compose import compose
-    from blockyard.config.hydra_config import as_hydra_names_it
+    from blockyard.config.hydra_sources import as_hydra_names_it, searchpath
     from blockyard.config.overrides import sort_overrides
     from blockyard.config.presets import expand
 
@@ -198,7 +197,7 @@ def show(overrides: Sequence[str], config_dirs: Sequence[str], flags: HydraFlags
     groups, replaced = expand(sort_overrides(overrides, composed.folders, []).groups, composed.folders)
     if replaced and flags.info is not None:
         sys.stderr.write(f"this shows the preset's options of {', '.join(replaced)}, which a run leaves out\n")
-    choices = [*map(as_hydra_names_it, groups), *user_folders.searchpath(composed.folders)]
+    choices = [*map(as_hydra_names_it, groups), *searchpath(composed.folders)]
     _print(flags, choices, composed.config)
     return 0
 

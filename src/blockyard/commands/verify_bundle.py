@@ -67,20 +67,20 @@ def verify_bundle(
 
 
 def _print(path: Path, verified: Verified) -> None:
-    manifest, data = verified.manifest, verified.comparison.as_dict()
+    manifest, data = verified.manifest, verified.comparison
     version = ", ".join(manifest.versions.get("blockyard", ["an unknown version"]))
     _say(f"{path}: {manifest.kind} {manifest.name}, of blockyard {version}")
     _say(f"{len(manifest.members)} files, each with the SHA-256 of its manifest")
-    rows = table(None, "arm", "n", data["metric"], "verdict")
-    for arm in data["arms"]:
-        mean = "" if arm["mean"] is None else f"{arm['mean']:.5g}"
-        rows.add_row(arm["name"], str(arm["n"]), mean, arm["verdict"])
+    rows = table(None, "arm", "n", data.metric, "verdict")
+    for arm in data.arms:
+        mean = "" if arm.mean is None else f"{arm.mean:.5g}"
+        rows.add_row(arm.name, str(arm.n), mean, arm.verdict)
     console().print(rows)
-    if expect := data.get("expect"):
-        _say(f"expected: {expect['text']}: {expect['verdict']}")
-    _say(data["answer"])
-    if outdone := data.get("better_baseline"):
-        _say(outdone)
+    if data.expect:
+        _say(f"expected: {data.expect.text}: {data.expect.verdict}")
+    _say(data.answer)
+    if data.better_baseline:
+        _say(data.better_baseline)
     for metric, count in verified.agreed.items():
         _say(f"{metric} is the mean over the predictions of {count} run{'s'[: count != 1]}")
     for note in verified.notes:

@@ -70,6 +70,8 @@ RUNTIME_CONTRACTS = {
     "logger": "blockyard.engine.loggers.base.RunLogger",
     "callbacks": "blockyard.engine.callbacks.base.RunCallback",
 }
+# The class behind `objective.teacher`, a name where the others are nodes: by name too, as it loads runs.
+TEACHER = "blockyard.weights.teacher.Teacher"
 # Keys that a config has only where they say something.
 OPTIONAL = (*SOURCE_CONTRACTS, "residual", "layers", "parametrization", "init")
 # Built from a Context.

@@ -7,170 +7,51 @@ constructor can object but nothing is allocated).
 
 from __future__ import annotations
 
-import difflib
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
-from functools import lru_cache
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-import torch
-
-from blockyard.atomic_files import stamp
 from blockyard.config import layer_kinds, lightning, tree
+from blockyard.config.alternatives import alternatives, picks, refusal
 from blockyard.config.build import CONTRACTS, OPTIONAL, SOURCE_CONTRACTS
 from blockyard.config.choices import catalog
-from blockyard.config.compose import Composed, complete
-from blockyard.config.instantiate import settings
+from blockyard.config.compose import Composed
+from blockyard.config.nested_choices import unknown_names
 from blockyard.config.override_grammar import as_quoted, parse_value, to_text
-from blockyard.config.placed_nodes import Placed, placed_nodes, unknown_names
-from blockyard.config.rules import RULES, Facts, Pick, Rule
+from blockyard.config.placed_nodes import Placed, placed_nodes
+from blockyard.config.rules import RULES, Facts, Rule
 from blockyard.config.schema import REQUIRED, RESERVED, Option, Root, options
 from blockyard.config.tree import Node
-from blockyard.config.trial_build import build_components, build_model, trained_alike
+from blockyard.config.trial_build import BuiltModels, build_components
 from blockyard.config.untrusted.local_path import url_problem
 from blockyard.config.untrusted.targets import TRUSTED_PACKAGES, allow_of, allowed, locate
 from blockyard.contracts import Issue
 from blockyard.errors import first_line, fold, near, quoted, shortened
 
-# Choices that rules accept in place of one that they refuse.
 
+@dataclass
+class LayerChoices:
+    """The choices of a config's own layers, or of one kind of layers, and what rules refuse there.
 
-def picks(composed: Composed, families: Sequence[str]) -> dict[str, Pick]:
-    """The choices of families as rules see them; families without a node are left out.
-
-    So are those with a node inside that cannot be built, which is reported when the whole is built.
+    composed: the config, with the nodes of the kind in place of its own
+    key: the dotted key of the kind; empty for the config's own layers
+    refused: the issue of each rule that refuses
     """
-    result = {}
-    for family in families:
-        node = composed.config.get(family)
-        if isinstance(node, dict) and "_target_" in node:
-            name = composed.choices.get(family) or node["_target_"]
-            with suppress(ValueError):
-                result[family] = _pick(family, str(name), node, allow_of(composed.config))
-    return result
 
+    composed: Composed
+    facts: Facts
+    key: str = ""
+    refused: dict[Rule, Issue] = field(default_factory=dict)
 
-def refusal(rule: Rule, facts: Facts) -> str | None:
-    """The reason why a rule refuses, or None; also None where a family that the rule needs is missing or unsound."""
-    try:
-        return rule.reason(facts)
-    except (KeyError, ValueError):
-        return None  # reported elsewhere: an unsound node, or an incompatible shape
+    @property
+    def refused_families(self) -> set[str]:
+        """The families of which a rule has refused a choice."""
+        return {family for rule in self.refused for family in rule.pair}
 
-
-def alternatives(
-    rule: Rule,
-    facts: Facts,
-    folders: tuple[Path, ...] = (),
-    allow: Sequence[str] = (),
-    typed: frozenset[str] = frozenset(),
-) -> list[str]:
-    """Overrides `family=name` that a rule accepts in place of one of the two choices that it refuses.
-
-    Only those that no other rule refuses, where there are any; the rest would need further overrides. First are those
-    that experiments use with the other choice, then the nearest; where both families vary, they alternate.
-
-    typed: families whose choice is wanted: the other one varies where it can, and data that was typed never does
-    """
-    free = [family for family in rule.pair if family not in typed]
-    rest = [family for family in rule.pair if family in typed and family != "data"]
-    instead_of_free = _accepted(free, rule, facts, folders, allow)
-    instead_of_typed = _accepted(rest, rule, facts, folders, allow)
-    alone = instead_of_free.alone or instead_of_typed.alone
-    return alone or instead_of_free.with_others or instead_of_typed.with_others
-
-
-class _Accepted(NamedTuple):
-    """Overrides that a rule accepts: those that need no further one, and all."""
-
-    alone: list[str]
-    with_others: list[str]
-
-
-def _accepted(
-    families: Sequence[str], rule: Rule, facts: Facts, folders: tuple[Path, ...], allow: Sequence[str]
-) -> _Accepted:
-    others = [rule for rule in RULES if not refusal(rule, facts)]
-    by_family: list[list[tuple[str, bool]]] = []
-    for family in families:
-        accepted = []
-        own = catalog.OF_SOURCE.get(family, family)
-        wanted = facts[family].name if facts[family].name != catalog.SAME else facts[own].name
-        (other,) = set(rule.pair) - {family}
-        for choice in _best_first(own, wanted, catalog.choices(family, folders), str(facts[other])):
-            pick = default_pick(choice, allow) if choice.name != facts[family].name else None
-            if pick is None:
-                continue
-            swapped = facts.swapped(pick)
-            # An experiment may set options of the refused choice, which the other one then has too; those of data
-            # sets and tokenizers mean something else in each.
-            own_options = {} if family in ("data", "tokenizer") else facts[family].options
-            shared = {name: value for name, value in own_options.items() if name in pick.options}
-            kept = facts.swapped(replace(pick, options={**pick.options, **shared}))
-            try:
-                if rule.reason(swapped) is None and rule.reason(kept) is None:
-                    accepted.append((str(pick), not any(refusal(other, swapped) for other in others)))
-            except (KeyError, ValueError):
-                continue
-        by_family.append(accepted)
-    alone = [[override for override, is_alone in accepted if is_alone] for accepted in by_family]
-    with_others = [[override for override, _ in accepted] for accepted in by_family]
-    return _Accepted(_alternating(alone), _alternating(with_others))
-
-
-def default_pick(choice: catalog.Choice, allow: Sequence[str] = ()) -> Pick | None:
-    """A choice with the options of its YAML; None where it needs more, or its package is not allowed."""
-    if not choice.target or not allowed(choice.target, list(allow)):
-        return None
-    if choice.target.startswith("blockyard."):  # other classes may be loaded again
-        return _own_pick(choice, stamp(choice.path))
-    return _read_pick(choice, allow)
-
-
-@lru_cache(maxsize=1024)
-def _own_pick(choice: catalog.Choice, _stamp: tuple[int, ...]) -> Pick | None:
-    """A choice of the package, made again only after its YAML has changed."""
-    return _read_pick(choice, ())
-
-
-def _read_pick(choice: catalog.Choice, allow: Sequence[str]) -> Pick | None:
-    node = catalog.content(choice.path) or {}
-    try:
-        complete({choice.family: node, "allow": list(allow)})
-        return _pick(choice.family, choice.name, node, list(allow))
-    except (KeyError, ValueError):
-        return None
-
-
-def _pick(family: str, name: str, node: Node, allow: list[str]) -> Pick:
-    with torch.device("meta"):  # a module among the options
-        options = settings(node, allow)
-    return Pick(family, name, locate(node["_target_"]), options)
-
-
-def _best_first(family: str, name: str, choices: dict[str, catalog.Choice], other: str) -> list[catalog.Choice]:
-    """The choices that experiments use with `other`, then the default, then those whose names are most like `name`."""
-    default = catalog.default_choices().get(family)
-    together = Counter(
-        chosen
-        for experiment in catalog.choices("experiment").values()
-        if other in experiment.chosen
-        for chosen in experiment.chosen
-    )
-
-    def distance(choice: catalog.Choice) -> tuple[int, bool, float]:
-        likeness = difflib.SequenceMatcher(None, name, choice.name).ratio()
-        return -together[f"{family}={choice.name}"], choice.name != default, -likeness
-
-    return sorted(choices.values(), key=distance)
-
-
-def _alternating(lists: Sequence[list[str]]) -> list[str]:
-    longest = max(map(len, lists), default=0)
-    return [names[index] for index in range(longest) for names in lists if index < len(names)]
+    @property
+    def own_parts(self) -> Facts:
+        """The choices that only the layers of the kind have and that no rule refuses."""
+        return self.facts.only(self.facts.differing - self.refused_families)
 
 
 def check(
@@ -179,72 +60,57 @@ def check(
     on_this_machine: bool = True,
     training: bool = True,
     starts: bool = True,
-    models: dict[str, list[Issue]] | None = None,
+    models: BuiltModels | None = None,
 ) -> list[Issue]:
-    """Every problem of a composed config, those of composing it included.
+    """Return every problem of a composed config, those of composing it included.
 
     on_this_machine: False where the run is for another one, so that a missing GPU is not an issue
     training: False where a trained model is only loaded, so that it need not fit with its gradients
     starts: False where the run has begun, and needs the weights no more that it started from
-    models: the issues of models that earlier calls with the same arguments have built, which this one may add to: the
-        arms of a sweep often differ only in how they train
+    models: models that earlier calls with the same arguments have built and that are not built again
     """
-    config = composed.config if on_this_machine else _on_any_device(composed.config)
-    issues = list(composed.issues)
-    if not config:
-        return issues
-    allow = allow_of(config)
-    issues += _root(config, composed.typed_values)
+    if not composed.config:
+        return list(composed.issues)
+    if not on_this_machine:
+        composed = replace(composed, config=_on_any_device(composed.config))
+    config = composed.config
+    issues = [*composed.issues, *_root(config, composed.typed_values)]
     unsound = set()  # keys of nodes
-    for place in placed_nodes(config, allow):
-        here = on_this_machine and training
-        of_node = [*_target(place, allow)] or [*_values(place, composed.typed_values, on_this_machine=here)]
+    for place in placed_nodes(config):
+        of_node = list(_target(place, allow_of(config)))
+        if not of_node:
+            of_node = list(_values(place, composed.typed_values, on_this_machine=on_this_machine and training))
+        if of_node:
+            unsound.add(place.key)
         issues += of_node
-        unsound |= {place.key} if of_node else set()
     for issue in unknown_names(config, composed.folders):
         issues.append(issue)
         unsound.add(issue.key)
     issues += _families(config)
-    families = {key.partition(".")[0] for key in unsound}
-    sound = [family for family in (*CONTRACTS, *SOURCE_CONTRACTS) if family not in families]
-    facts = Facts(picks(replace(composed, config=config), sound))
-    kinds = {} if unsound else _kinds(replace(composed, config=config), sound)
+
+    unsound_families = {key.partition(".")[0] for key in unsound}
+    sound = [family for family in (*CONTRACTS, *SOURCE_CONTRACTS) if family not in unsound_families]
+    own = LayerChoices(composed, Facts(picks(composed, sound)))
+    kinds = [] if unsound else _kinds_of_layers(composed, sound)
     if kinds:
-        carried = _carried([facts, *(of_kind for _, of_kind in kinds.values())])
-        facts.carried = carried
-        for _, of_kind in kinds.values():
-            of_kind.carried = carried
-    combinations = list(_combinations(composed, facts, allow))
-    issues += [issue for _, issue in combinations]
-    own = {rule for rule, _ in combinations}
-    of_kinds = {name: list(_combinations_of_kind(name, *kind, own, allow)) for name, kind in kinds.items()}
-    issues += [issue for issues_of_kind in of_kinds.values() for _, issue in issues_of_kind]
+        _give_to_each_other([own.facts, *(kind.facts for kind in kinds)])
+    own.refused = _refused(own)
+    for kind in kinds:
+        kind.refused = _refused(kind, own.refused)
+    for layers in (own, *kinds):
+        issues += layers.refused.values()
+
     # The constructor of a component that a rule refused would only repeat the reason.
-    refused = {family for rule, _ in combinations for family in rule.pair}
-    # What only the layers of a kind have, which no rule refuses there.
-    parts = {
-        f"{layer_kinds.KINDS}.{name}": facts.only(
-            facts.differing - {f for rule, _ in of_kinds[name] for f in rule.pair}
-        )
-        for name, (_, facts) in kinds.items()
-    }
-    issues += build_components(config, facts, refused, unsound, parts, reads_data=training)
+    parts_of_kinds = {kind.key: kind.own_parts for kind in kinds}
+    issues += build_components(config, own.facts, own.refused_families, unsound, parts_of_kinds, reads_data=training)
     if not issues:
-        key = None if models is None else trained_alike(config)
-        if models is None or key is None or key not in models:
-            built = list(build_model(config, on_this_machine=on_this_machine, training=training, starts=starts))
-            if models is not None and key is not None:
-                models[key] = built
-        else:
-            built = models[key]
-        issues += built
+        models = BuiltModels() if models is None else models
+        issues += models.issues(config, on_this_machine=on_this_machine, training=training, starts=starts)
     return list({str(issue): issue for issue in issues}.values())
 
 
-def reasons(
-    composed: Composed, *, on_this_machine: bool = True, models: dict[str, list[Issue]] | None = None
-) -> list[str]:
-    """Why a config cannot run, one text a problem; empty where it can. models: as in `check`."""
+def reasons(composed: Composed, *, on_this_machine: bool = True, models: BuiltModels | None = None) -> list[str]:
+    """Return why a config cannot run, one text a problem; empty where it can. models: as in `check`."""
     return [str(issue) for issue in check(composed, on_this_machine=on_this_machine, models=models)]
 
 
@@ -304,7 +170,7 @@ def _target(place: Placed, allow: list[str]) -> Iterator[Issue]:
         text = f"{shortened(target)} is not in an allowed package ({', '.join(TRUSTED_PACKAGES)})"
         yield Issue(f"{key}._target_", text, [f"allow=[{package}] for a package of your own"])
         return
-    if not place.may_be(allow):
+    if target.split(".")[0] not in (*place.packages, *place.own):
         packages = " or ".join((*place.packages, "a package of your own"))
         yield Issue(f"{key}._target_", f"{target} cannot be a {place.kind} here; one of {packages} can")
         return
@@ -326,7 +192,7 @@ def _target(place: Placed, allow: list[str]) -> Iterator[Issue]:
 
 
 def _values(place: Placed, typed: Mapping[str, str], *, on_this_machine: bool) -> Iterator[Issue]:
-    key, declared = place.key, options(locate(place.target))
+    key, declared = place.key, place.options
     for name, value in place.node.items():
         if name in RESERVED:
             continue
@@ -357,48 +223,58 @@ def _values(place: Placed, typed: Mapping[str, str], *, on_this_machine: bool) -
             yield Issue(f"{key}.{name}", f"is required: {option.describe()}", [f"{key}.{name}=..."])
 
 
-def _kinds(composed: Composed, families: Sequence[str]) -> dict[str, tuple[Composed, Facts]]:
-    """Each kind of layers as a config of its own, and the choices of that."""
-    kinds = {}
+def _kinds_of_layers(composed: Composed, families: Sequence[str]) -> list[LayerChoices]:
+    """Return the choices of each kind of layers, as if its layers were all layers of the config."""
+    kinds = []
     for name, nodes in layer_kinds.nodes_of_kinds(composed.config).items():
-        names = {
-            family: layer_kinds.choice_name(node, catalog.choices(family, composed.folders))
-            for family, node in nodes.items()
-        }
-        kind = replace(composed, config=composed.config | nodes, choices={**composed.choices, **names})
-        kinds[name] = kind, Facts(picks(kind, families), differing=frozenset(nodes))
+        choices = dict(composed.choices)
+        for family, node in nodes.items():
+            choices[family] = layer_kinds.choice_name(node, catalog.choices(family, composed.folders))
+        kind = replace(composed, config=composed.config | nodes, choices=choices)
+        facts = Facts(picks(kind, families), differing=frozenset(nodes))
+        kinds.append(LayerChoices(kind, facts, f"{layer_kinds.KINDS}.{name}"))
     return kinds
 
 
-def _carried(kinds: Sequence[Facts]) -> frozenset[str]:
-    """What layers of any kind give to others. Whether they are in front of those is seen when the model is built."""
-    carried: frozenset[str] = frozenset()
+def _give_to_each_other(kinds: Sequence[Facts]) -> None:
+    """Let the layers of each kind take what layers of any kind give.
+
+    Whether these stand in front of those is seen when the model is built.
+    """
+    carried: set[str] = set()
     for facts in kinds:
         try:
             carried |= facts.traits.gives
         except (KeyError, ValueError):
             continue  # reported elsewhere
-    return carried
+    for facts in kinds:
+        facts.carried = frozenset(carried)
 
 
-def _combinations_of_kind(
-    name: str, kind: Composed, facts: Facts, refused: set[Rule], allow: list[str]
-) -> Iterator[tuple[Rule, Issue]]:
-    """As `_combinations`, in the layers of a kind. refused: rules that refuse the config's own parts."""
-    key = f"{layer_kinds.KINDS}.{name}"
-    for rule, issue in _combinations(kind, facts, allow):
-        if rule not in refused and {*rule.pair} & facts.differing:
-            inside = [
-                f"{key}.{each}" if each.partition("=")[0] in layer_kinds.FAMILIES else each for each in issue.legal
-            ]
-            yield rule, Issue(f"{key}: {issue.key}", issue.text, inside)
+def _refused(layers: LayerChoices, by_own_layers: Collection[Rule] = ()) -> dict[Rule, Issue]:
+    """Return the issue of each rule that refuses choices of these layers.
 
-
-def _combinations(composed: Composed, facts: Facts, allow: list[str]) -> Iterator[tuple[Rule, Issue]]:
+    by_own_layers: rules that refuse choices of the config's own layers, which a kind does not report again
+    """
+    composed = layers.composed
+    refused = {}
     for rule in RULES:
-        reason = refusal(rule, facts)
-        if reason:
-            first, second = rule.pair
+        reason = refusal(rule, layers.facts)
+        if not reason:
+            continue
+        if layers.key and (rule in by_own_layers or not {*rule.pair} & layers.facts.differing):
+            continue
+        first, second = rule.pair
+        works = alternatives(rule, layers.facts, composed.folders, allow_of(composed.config), composed.typed_families)
+        if layers.key:
+            inside = [_inside(layers.key, override) for override in works]
+            refused[rule] = Issue(f"{layers.key}: {first} with {second}", reason, inside)
+        else:
             see = f"`blockyard list {first} {second} --compatible` with the same overrides"
-            works = alternatives(rule, facts, composed.folders, allow, composed.typed_families)
-            yield rule, Issue(f"{first} with {second}", reason, works, see)
+            refused[rule] = Issue(f"{first} with {second}", reason, works, see)
+    return refused
+
+
+def _inside(key: str, override: str) -> str:
+    """Return an override of a kind of layers; of the whole config where layers cannot differ in the family."""
+    return f"{key}.{override}" if override.partition("=")[0] in layer_kinds.FAMILIES else override

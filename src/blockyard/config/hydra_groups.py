@@ -23,7 +23,7 @@ from omegaconf import OmegaConf
 from blockyard.config.build import CONTRACTS, OPTIONAL, RUNTIME_CONTRACTS
 from blockyard.config.choices import catalog
 from blockyard.config.compose import Composed, of_application
-from blockyard.config.placed_nodes import default_node, fill_defaults
+from blockyard.config.defaults import default_node, fill_defaults
 from blockyard.config.schema import Root, options
 from blockyard.config.tree import Node
 from blockyard.errors import UserError

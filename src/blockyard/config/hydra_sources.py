@@ -1,24 +1,30 @@
-"""What Hydra reads config files through: a user's config folders, sound files only, and the package's own files.
+"""Reads the config files that Hydra finds: sound files of a user's config folders, and the package's own files.
 
 Apart from `user_folders` because these classes derive from Hydra's, which completion does not import.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
+from hydra import initialize_config_dir
 from hydra._internal import defaults_list
 from hydra._internal.config_repository import ConfigRepository
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
+from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import OmegaConf
 
+from blockyard.config import user_folders
 from blockyard.config.choices import catalog
 from blockyard.config.tree import Node
 from blockyard.config.untrusted import user_yaml
@@ -31,6 +37,8 @@ if TYPE_CHECKING:
 
 SCHEME = "userfolder"
 MAX_READS = 1_000  # of files by one composition
+_PARSED: dict[tuple[str, str], bytes] = {}  # (folder, path of a file) -> the file as parsed, pickled
+_interpolation_map = defaults_list._create_interpolation_map
 
 
 class UserFolder(ConfigSource):
@@ -96,19 +104,16 @@ class CountedFile(ConfigResult):
         return super().__getattribute__(name)
 
 
-# The package's own YAML files and Hydra's, each parsed once a process.
-#
-# Hydra parses every file of a defaults list again for each set of choices, which is a third of the time that composing
-# takes. These files do not change while a process runs; those of a user's own folders may, and are read each time.
-
-_PARSED: dict[tuple[str, str], bytes] = {}
-
-
 class PackageFiles(ConfigRepository):
-    """Hydra's access to config files, which keeps what does not change. Results are copies: Hydra writes into them."""
+    """Hydra's access to config files, which parses those of the package and of Hydra once a process.
+
+    Hydra parses every file of a defaults list again for each set of choices, which is a third of the time that
+    composing takes. These files do not change while a process runs; those of a user's own folders may, and are read
+    each time. Results are copies: Hydra writes into them.
+    """
 
     def load_config(self, config_path: str) -> ConfigResult | None:
-        """The parsed file of a path such as `block/pre_norm`, None if there is none."""
+        """Return the parsed file of a path such as `block/pre_norm`, None if there is none."""
         source = self._find_object_source(config_path=config_path, object_type=ObjectType.CONFIG)
         if source is None or not _is_fixed(folder := f"{source.scheme()}://{source.path}"):
             return super().load_config(config_path)
@@ -120,13 +125,86 @@ class PackageFiles(ConfigRepository):
         return cast("ConfigResult", pickle.loads(_PARSED[key]))
 
 
-_interpolation_map = defaults_list._create_interpolation_map
+@dataclass(frozen=True)
+class File:
+    """One file of a composition.
+
+    path: in its config folder, without suffix, such as `block/pre_norm`
+    groups: the file's config group, and the groups of the files that include it
+    content: at the place in the config where it belongs, without its defaults list
+    """
+
+    path: str
+    groups: frozenset[str]
+    content: Node
+
+
+def read_files(groups: Sequence[str], folders: Sequence[Path]) -> tuple[list[File], dict[str, str | None]]:
+    """Return the files that choices lead to, in the order in which Hydra merges them, and the choice of each family.
+
+    Hydra reads files here; it configures and calls nothing. Its own config is not among them.
+
+    groups: `family=name`, one of each family
+    folders: of the user's own choices
+    """
+    overrides = [*map(as_hydra_names_it, groups), *searchpath(folders)]
+    with _initialised() as loader:
+        parsed, repository = loader._parse_overrides_and_create_caching_repo("config", overrides)
+        listed = defaults_list.create_defaults_list(
+            repository, "config", parsed, prepend_hydra=False, skip_missing=False
+        )
+        parents = {str(default.config_path): default.parent for default in listed.defaults}
+        files = []
+        for default in listed.defaults:
+            path = str(default.config_path)
+            loaded = cast("ConfigResult", repository.load_config(path))
+            content = getattr(loaded, "plain", None) or _plain(loaded)
+            package = loaded.header["package"] if default.package is None else default.package
+            for part in reversed(package.split(".") if package else []):
+                content = {part: content}
+            files.append(File(path, _groups(path, parents), content))
+    return files, {str(key).rpartition("@")[2]: name for key, name in listed.overrides.known_choices.items()}
+
+
+def as_hydra_names_it(group: str) -> str:
+    """Return `tokenizer@source_tokenizer=patch` for `source_tokenizer=patch`; `same` is no choice at all."""
+    family, _, name = group.partition("=")
+    if family not in catalog.OF_SOURCE:
+        return group
+    return f"~{catalog.hydra_key(family)}" if name == catalog.SAME else f"{catalog.hydra_key(family)}={name}"
+
+
+def searchpath(folders: Sequence[Path]) -> list[str]:
+    """Return the override that makes Hydra read a user's folders, through `UserFolder`."""
+    if not folders:
+        return []
+    Plugins.instance().register(UserFolder)
+    paths = [f"'{SCHEME}://{quote(os.fsencode(folder))}'" for folder in folders]
+    return [f"{user_folders.KEY}=[{','.join(paths)}]"]
+
+
+@contextlib.contextmanager
+def _initialised() -> Iterator[ConfigLoaderImpl]:
+    """Initialise Hydra over the package's folder of configs, with its files read through `PackageFiles`.
+
+    Afterwards the Hydra of an application around this is in force again.
+    """
+    around = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(config_dir=str(catalog.conf_dir()), version_base="1.3"):
+            defaults_list._create_interpolation_map = _interpolation_map_where_needed  # type: ignore[assignment]
+            loader = cast("ConfigLoaderImpl", GlobalHydra.instance().config_loader())
+            loader.repository = PackageFiles(loader.config_search_path)
+            yield loader
+    finally:
+        GlobalHydra.instance().hydra = around
 
 
 def _interpolation_map_where_needed(
     overrides: Overrides, defaults: list[InputDefault], self_added: bool
 ) -> DictConfig | None:
-    """Hydra's map from families to choices, by which it resolves `- norm: ${block}` in a defaults list.
+    """Return Hydra's map from families to choices, by which it resolves `- norm: ${block}` in a defaults list.
 
     Hydra builds it for each of thirty files and looks into it only where the list has an interpolation, as none of the
     package's has. That is a third of the time of a composition.
@@ -136,54 +214,21 @@ def _interpolation_map_where_needed(
     return None
 
 
-def use_package_files() -> None:
-    """Make the Hydra that is initialised in this process read its files through `PackageFiles`."""
-    from hydra.core.global_hydra import GlobalHydra
-
-    defaults_list._create_interpolation_map = _interpolation_map_where_needed  # type: ignore[assignment]
-
-    loader = cast("ConfigLoaderImpl", GlobalHydra.instance().config_loader())
-    loader.repository = PackageFiles(loader.config_search_path)
-
-
-def merge_package_files(overrides: Sequence[str]) -> tuple[Node, dict[str, str | None]]:
-    """Return what Hydra composes from choices of the package, without Hydra's own keys, and the choice of each family.
-
-    Hydra decides which files there are and in which order. They are merged as plain data, not as OmegaConf's nodes,
-    each of which is copied and linked to its parent again and again: that is two thirds of the time. Types are checked
-    by the schema afterwards, so the package's files lose nothing by it.
-    """
-    from hydra.core.global_hydra import GlobalHydra
-
-    loader = cast("ConfigLoaderImpl", GlobalHydra.instance().config_loader())
-    parsed, repository = loader._parse_overrides_and_create_caching_repo("config", list(overrides))
-    files = defaults_list.create_defaults_list(repository, "config", parsed, prepend_hydra=False, skip_missing=False)
-    content: Node = {}
-    for file in files.defaults:
-        loaded = cast("ConfigResult", repository.load_config(str(file.config_path)))
-        node = getattr(loaded, "plain", None) or _plain(loaded)
-        package = loaded.header["package"] if file.package is None else file.package
-        for part in reversed(package.split(".") if package else []):
-            node = {part: node}
-        _merge(content, node)
-    content.pop("hydra", None)
-    return content, dict(files.overrides.known_choices)
+def _groups(path: str | None, parents: Mapping[str, str | None]) -> frozenset[str]:
+    """Return the group of a file, of the file that includes it, and so on. parents: by path, None for the first."""
+    paths: list[str] = []
+    while path is not None and path not in paths:  # a file may include itself
+        paths.append(path)
+        path = parents.get(path)
+    return frozenset(path.partition("/")[0] for path in paths)
 
 
 def _plain(loaded: ConfigResult) -> Node:
-    """The content of a file without its defaults list."""
+    """Return the content of a file without its defaults list."""
     content = cast("Node", OmegaConf.to_container(loaded.config, resolve=False))
     return {key: value for key, value in content.items() if key != "defaults"}
 
 
-def _merge(into: Node, node: Node) -> None:
-    """Merge in place as OmegaConf does: mappings key by key, all else replaced, a missing value (`???`) left out."""
-    for key, value in node.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
-        elif value != "???" or key not in into:
-            into[key] = value
-
-
 def _is_fixed(folder: str) -> bool:
+    """Return whether the files of a folder, as Hydra names it, stay as they are while a process runs."""
     return folder in (f"file://{catalog.conf_dir()}", "pkg://hydra.conf", "structured://")

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError
 
 from blockyard.config.choices import catalog
-from blockyard.config.placed_nodes import plain_default
+from blockyard.config.defaults import plain_default
 from blockyard.config.schema import REQUIRED, Option, Root, Slot, options
 from blockyard.config.untrusted.targets import allowed, locate
 

@@ -13,8 +13,8 @@ from dataclasses import fields
 from pathlib import Path
 
 from blockyard.config.choices import catalog
-from blockyard.config.overrides import SortedOverrides, sort_overrides
-from blockyard.config.placed_nodes import whole_node
+from blockyard.config.defaults import whole_node
+from blockyard.config.overrides import SortedOverrides, Value, sort_overrides
 from blockyard.config.tree import Node, get, is_node
 from blockyard.contracts import Issue, Kind
 from blockyard.errors import near, quoted
@@ -26,9 +26,8 @@ TARGET = f"{Kind.__module__.partition('.builders')[0]}.{Kind.__name__}"
 # The families in which layers may differ.
 FAMILIES = tuple(field.name for field in fields(Kind))
 
-Values = list[tuple[str, str]]
-# From the overrides of a command line to its complete config, and the choices of its families.
-Composes = Callable[[SortedOverrides, list[Issue]], tuple[Node, Mapping[str, str | None]]]
+# From the overrides of a command line to its complete config.
+Composes = Callable[[SortedOverrides, list[Issue]], Node]
 
 
 def unexpanded(config: Node) -> list[str]:
@@ -37,16 +36,16 @@ def unexpanded(config: Node) -> list[str]:
     return [name for name, kind in kinds.items() if isinstance(kind, list)] if isinstance(kinds, dict) else []
 
 
-def split(values: Values) -> tuple[Values, dict[str, list[str]]]:
-    """Return the values of a command line without those inside a kind, and these as overrides by kind."""
-    rest: Values = []
+def split(values: list[Value]) -> tuple[list[Value], dict[str, list[str]]]:
+    """Return the values of a command line outside kinds, and the values inside as overrides by kind."""
+    rest: list[Value] = []
     typed: dict[str, list[str]] = {}
-    for key, value in values:
-        kind, _, inner = key.removeprefix(f"{KINDS}.").partition(".")
-        if key.startswith(f"{KINDS}.") and inner:
-            typed.setdefault(kind, []).append(f"{inner}={value}")
+    for value in values:
+        kind, _, inner = value.key.removeprefix(f"{KINDS}.").partition(".")
+        if value.key.startswith(f"{KINDS}.") and inner:
+            typed.setdefault(kind, []).append(f"{inner}={value.text}")
         else:
-            rest.append((key, value))
+            rest.append(value)
     return rest, typed
 
 
@@ -81,7 +80,7 @@ def expand(
             issues.append(Issue(key, text, [f"{key}=[token_mixer=conv]"]))
             continue
         if own is None:
-            own, _ = composes(SortedOverrides(ordered.groups, ordered.values), [])
+            own = composes(SortedOverrides(ordered.groups, ordered.values), [])
         kinds[name] |= _nodes(key, [*overrides, *typed.get(name, [])], own, ordered, folders, issues, composes)
     config[FAMILY] = {**node, "kinds": kinds}
 
@@ -98,7 +97,7 @@ def _nodes(
     """Return the nodes by family in which a kind differs from the config's own."""
     problems: list[Issue] = []
     wanted = sort_overrides(overrides, folders, problems)
-    changed = [*wanted.groups, *(name for name, _ in wanted.values)]
+    changed = [*wanted.groups, *(value.key for value in wanted.values)]
     others = [each for each in changed if _family(each) not in FAMILIES]
     for each in others:
         text = f"layers cannot differ in {_family(each)}; a kind takes overrides of {', '.join(FAMILIES)}"
@@ -108,10 +107,10 @@ def _nodes(
         return {}
     chosen = {_family(group): group for group in wanted.groups}
     replaced = [family for family, group in chosen.items() if group not in ordered.groups]
-    kept = [value for value in ordered.values if _family(value[0]) not in (FAMILY, *replaced)]
+    kept = [value for value in ordered.values if _family(value.key) not in (FAMILY, *replaced)]
     groups = [group for group in ordered.groups if _family(group) not in (FAMILY, *chosen)]
     composing: list[Issue] = []
-    config, _ = composes(SortedOverrides([*groups, *chosen.values()], [*kept, *wanted.values]), composing)
+    config = composes(SortedOverrides([*groups, *chosen.values()], [*kept, *wanted.values]), composing)
     inside = [each for each in composing if _family(each.key) in FAMILIES and each not in issues]
     issues.extend(Issue(f"{key}: {each.key}", each.text, each.legal, each.see, each.unknown) for each in inside)
     return {family: config[family] for family in FAMILIES if family in config and config[family] != own.get(family)}

@@ -125,11 +125,6 @@ def parse_allow(text: str | None) -> list[str]:
     return [name for part in parts if (name := part.strip(" '\""))]
 
 
-def allowed_packages(overrides: Iterable[tuple[str, str]]) -> list[str]:
-    """The packages that (key, value) pairs of a command line allow."""
-    return parse_allow(next((value for key, value in overrides if key == "allow"), None))
-
-
 def packages_typed(texts: Iterable[str]) -> list[str]:
     """The packages that the `allow=[...]` among typed texts name, before any of them is checked."""
     return [name for text in texts if text.startswith("allow=") for name in parse_allow(text.partition("=")[2])]

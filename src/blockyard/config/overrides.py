@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import DecimalException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blockyard.config import known_keys, user_folders
 from blockyard.config.choices import catalog
-from blockyard.config.override_grammar import parse_override
+from blockyard.config.override_grammar import parse_override, parse_value
+from blockyard.config.untrusted.targets import allow_of
 from blockyard.contracts import Issue
 from blockyard.errors import UserError, did_you_mean, near, quoted
 
@@ -73,18 +74,31 @@ MULTIRUN_KEYS = ("hydra/launcher", "hydra/sweeper", "hydra.launcher", "hydra.swe
 FOLDER_KEYS = ("hydra.run", "hydra.job.chdir", "hydra.output_subdir")
 
 
+class Value(NamedTuple):
+    """An option that is set: its dotted key, the value as it was typed, and as plain data."""
+
+    key: str
+    text: str
+    value: Any
+
+
 @dataclass
 class SortedOverrides:
     """Overrides by kind.
 
     groups: choices, `family=name`
-    values: options, as (dotted key, value as written)
+    values: options
     deleted: callbacks, by their dotted keys; `callbacks` for all of them
     """
 
     groups: list[str] = field(default_factory=list)
-    values: list[tuple[str, str]] = field(default_factory=list)
+    values: list[Value] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
+
+    @property
+    def allow(self) -> list[str]:
+        """The packages that the values allow."""
+        return allow_of({value.key: value.value for value in self.values})
 
 
 def sort_overrides(
@@ -130,7 +144,7 @@ def sort_overrides(
             hint = _slash_hint(name, value) or near(name.replace("@", "/").split("/")[0], catalog.run_keys())
             issues.append(Issue(name, "unknown config group", hint, see="`blockyard list`"))
         else:
-            result.values.append((name, first))
+            result.values.append(Value(name, first, parse_value(first) if swept else override.value()))
     return result
 
 

@@ -3,7 +3,8 @@
 A preset names every part of a model, its tokenizer, head and objective included, so that `data=code preset=llama`
 is a complete command. What the command line names takes precedence, and an experiment keeps what belongs to its data
 (tokenizer, head, objective): `experiment=vit_digits preset=llama` changes the model and not the task.
-Where a choice of the preset is replaced in this way, the options that the preset sets for it do not apply.
+Where a choice of the preset is replaced in this way, the options that the preset sets for it do not apply. Neither do
+options that an experiment sets for a choice of its own, where an override or a preset makes another one.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from blockyard.config.choices import catalog
+from blockyard.config.tree import Node
 
 FAMILY = "preset"
+EXPERIMENT = "experiment"
 TASK = ("tokenizer", "source_tokenizer", "head", "objective")
 
 
@@ -22,11 +25,11 @@ def expand(groups: Sequence[str], folders: tuple[Path, ...] = ()) -> tuple[list[
     choice differs from the preset's.
     """
     chosen = dict(group.split("=", 1) for group in groups)
-    preset, experiment = chosen.get(FAMILY), chosen.get("experiment")
+    preset, experiment = chosen.get(FAMILY), chosen.get(EXPERIMENT)
     if not _is_named(preset):
         return list(groups), []
     of_preset = choices(FAMILY, str(preset), folders)
-    of_experiment = choices("experiment", str(experiment), folders) if _is_named(experiment) else {}
+    of_experiment = choices(EXPERIMENT, str(experiment), folders) if _is_named(experiment) else {}
     kept = {family: of_experiment[family] for family in TASK if family in of_experiment and family not in chosen}
     replaced = [family for family, name in of_preset.items() if (chosen | kept).get(family, name) != name]
     return [*groups, *(f"{family}={name}" for family, name in kept.items())], replaced
@@ -55,6 +58,30 @@ def choices(
         elif isinstance(entry, dict):
             result |= {_family(str(key)): _name(value) for key, value in entry.items()}
     return result
+
+
+def remove_options(config: Node, chosen: dict[str, str | None], folders: tuple[Path, ...] = ()) -> None:
+    """Remove in place the options that only the experiment's choice of a family has, where another one is made.
+
+    `experiment=speech_ctc` masks bands of its spectrogram. With `source_tokenizer=waveform` there are none, and these
+    options do not apply. Options of both choices, such as a learning rate, do. An option that neither choice has stays
+    in the config, which is refused.
+
+    chosen: the choice of each family
+    """
+    experiment = chosen.get(EXPERIMENT)
+    if not experiment:
+        return
+    of_experiment = choices(EXPERIMENT, experiment, folders)
+    for family, present in chosen.items():
+        former = of_experiment.get(family, catalog.default_choices().get(family))
+        node = config.get(family)
+        if present == former or family in catalog.SEVERAL or not isinstance(node, dict):
+            continue
+        of_family = catalog.choices(family, folders)
+        if former in of_family and present in of_family:
+            for option in {*of_family[former].options} - {*of_family[present].options}:
+                node.pop(option, None)
 
 
 def _family(key: str) -> str:

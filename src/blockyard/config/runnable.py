@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from blockyard.config.alternatives import default_pick, picks, refusal
 from blockyard.config.build import CONTRACTS, SOURCE_CONTRACTS
-from blockyard.config.check import check, default_pick, picks, refusal
+from blockyard.config.check import check
 from blockyard.config.choices import catalog
 from blockyard.config.compose import compose
 from blockyard.config.presets import choices as choices_of_file

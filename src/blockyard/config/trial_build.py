@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +16,7 @@ import torch
 from torch import nn
 
 from blockyard.config import lightning, machine
-from blockyard.config.build import LATE, Components, context, parametrized
+from blockyard.config.build import LATE, TEACHER, Components, context, parametrized
 from blockyard.config.instantiate import instantiate
 from blockyard.config.placed_nodes import placed_nodes
 from blockyard.config.rules import Facts
@@ -111,7 +110,7 @@ def _batch(components: Components, trainer: Any) -> int:
     ctx, data = components.context(), components.data
     if ctx.data.variable or ctx.tokens.variable:
         return 0  # how long its sequences are is not known
-    blocks = ctx.visits * _length(components.architecture.mixing(ctx)) if components.architecture.stacks else 0
+    blocks = ctx.visits * _length(components.architecture.mixer_context(ctx)) if components.architecture.stacks else 0
     stream = (blocks + _length(ctx)) * ctx.dim
     predictions = ctx.outputs * (ctx.tokens.max_len if components.objective.takes != "sequence" else 1)
     return data.batch_size * (stream + predictions) * HALF // (trainer.accumulate * trainer.world)
@@ -143,7 +142,6 @@ def _gib(count: int) -> str:
 
 
 META = torch.device("meta")
-TEACHERS = "blockyard.weights.teacher"  # by name, as it stands on a higher floor
 # What neither the model nor its memory depends on, but for the tensors that the optimizer keeps for each weight.
 _NOT_OF_MODEL = ("optimizer", "schedule", "callbacks", "logger", "seed", "name", "tags", "outputs", "force")
 
@@ -167,16 +165,17 @@ def build_components(
     built: dict[str, Any] = {}
     tops: list[str] = []
     # Every plan, and whatever else a config holds (trainer, loggers, callbacks), is cheap to build.
-    for key, node, _, late in placed_nodes(config, allow):
+    for place in placed_nodes(config):
+        key = place.key
         if any(key.startswith(f"{top}.") for top in tops):
             continue  # an inner node is built with its parent
         tops.append(key)
-        if late or any(f"{each}.".startswith(f"{key}.") for each in unsound):
+        if place.late or any(f"{each}.".startswith(f"{key}.") for each in unsound):
             continue
-        if key.partition(".")[0] == "logger" and lightning.connects(locate(str(node["_target_"]))):
+        if key.partition(".")[0] == "logger" and lightning.connects(locate(place.target)):
             continue
         try:
-            built[key] = instantiate(node, allow, META)
+            built[key] = instantiate(place.node, allow, META)
         except Exception as error:  # a user's own class may fail in any way
             yield Issue(key, _message(error))
     if "data" in built:
@@ -205,20 +204,45 @@ def build_components(
             yield Issue(f"{key}: {issue.key}", issue.text)
 
 
-def trained_alike(config: Node) -> str | None:
-    """Equal for configs of which `build_model` reports the same: they differ in numbers of the optimizer, or in what
-    comes after the model. None where `init` reads the weights that a run starts from.
+class BuiltModels:
+    """The issues of whole models that were built. Arms of a sweep often differ only in how they train one model."""
+
+    def __init__(self) -> None:
+        self._issues: dict[str, list[Issue]] = {}
+
+    def __len__(self) -> int:
+        return len(self._issues)
+
+    def issues(self, config: Node, *, on_this_machine: bool, training: bool, starts: bool) -> list[Issue]:
+        """Return the issues of `build_model`, whose other arguments must be the same in each call."""
+        key = _model_key(config)
+        if key is not None and key in self._issues:
+            return self._issues[key]
+        issues = list(build_model(config, on_this_machine=on_this_machine, training=training, starts=starts))
+        if key is not None:
+            self._issues[key] = issues
+        return issues
+
+
+def _model_key(config: Node) -> str | None:
+    """Return a text that is equal for configs of which `build_model` reports the same.
+
+    They differ in numbers of the optimizer, or in what comes after the model. None where `init` reads the weights that
+    a run starts from.
     """
     if "init" in config:
         return None
     kept = {key: value for key, value in config.items() if key not in _NOT_OF_MODEL}
-    allow = allow_of(config)
-    optimizer = instantiate(config["optimizer"], allow, META)
-    looks = _looks_at_models(type(optimizer), OptimizerBuilder)
-    values = {key: value for key, value in config["optimizer"].items() if not isinstance(value, int | float)}
-    callbacks = [place for place in placed_nodes(config, allow) if place.key.startswith("callbacks.")]
-    nodes = [place.node for place in callbacks if _looks_at_models(locate(place.target), place.required)]
-    return json.dumps([kept, optimizer.tensors_per_weight, values if looks else None, nodes])
+    optimizer = instantiate(config["optimizer"], allow_of(config), META)
+    values = None
+    if _looks_at_models(type(optimizer), OptimizerBuilder):
+        values = {key: value for key, value in config["optimizer"].items() if not isinstance(value, int | float)}
+    callbacks = [
+        place.node
+        for place in placed_nodes(config)
+        if place.key.startswith("callbacks.") and _looks_at_models(place.target_class, place.required)
+    ]
+    return json.dumps([kept, optimizer.tensors_per_weight, values, callbacks])
 
 
 def _looks_at_models(component: Any, base: Any) -> bool:
@@ -240,7 +264,7 @@ def build_model(
             if components.init is not None and starts:
                 components.init.prepare_tokenizers(components)
             if training and components.objective.distillation is not None:
-                texts = list(import_module(TEACHERS).issues(components))
+                texts = list(locate(TEACHER).issues(components))  # type: ignore[attr-defined]
                 if texts:
                     yield from (Issue("objective.teacher", text) for text in texts)
                     return
@@ -291,7 +315,7 @@ def _build_modules(ctx: Context, architecture: Any, facts: Facts, refused: set[s
                 try:
                     if family == "token_mixer" and facts.traits.takes:
                         continue  # it is built behind the layers that give to it, with the whole model
-                    place = architecture.mixing(ctx) if family == "token_mixer" else ctx
+                    place = architecture.mixer_context(ctx) if family == "token_mixer" else ctx
                     modules[family] = pick.target(place, **pick.options)
                 except Exception as error:
                     yield Issue(family, _message(error))

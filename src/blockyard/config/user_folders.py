@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from functools import cache
 from pathlib import Path
-from urllib.parse import quote
 
 from blockyard.config.choices import catalog
 from blockyard.config.override_grammar import parse_override
@@ -93,24 +91,3 @@ def _problems(folder: Path) -> list[tuple[str, str]]:
             except user_yaml.UnsafeFileError as unsafe:
                 problems.append((str(unsafe.path), unsafe.reason))
     return problems
-
-
-def searchpath(folders: Sequence[Path]) -> list[str]:
-    """The override that makes Hydra read these folders, through `UserFolder`."""
-    if not folders:
-        return []
-    from blockyard.config.hydra_sources import SCHEME
-
-    _register()
-    paths = [f"'{SCHEME}://{quote(os.fsencode(folder))}'" for folder in folders]
-    return [f"{KEY}=[{','.join(paths)}]"]
-
-
-@cache
-def _register() -> None:
-    """Tell Hydra how to read a `userfolder://` path."""
-    from hydra.core.plugins import Plugins
-
-    from blockyard.config.hydra_sources import UserFolder
-
-    Plugins.instance().register(UserFolder)

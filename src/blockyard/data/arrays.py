@@ -38,37 +38,13 @@ from blockyard.data.files.arrays import (
 )
 from blockyard.data.files.class_names import plain_names, warn_of_names
 from blockyard.data.files.digest import sha256
-from blockyard.data.files.split_names import SPLIT, SPLIT_NUMBERS
+from blockyard.data.files.split_names import SPLIT, SPLIT_NAMES, SPLIT_NUMBERS, split_number
 from blockyard.data.splits.arrays import ArrayRows, array_splits, image_array_splits, scale_of
 from blockyard.data.splits.augment import AugmentOptions
 from blockyard.data.splits.loaded import LoadedData, forget, read_once
 from blockyard.data.splits.row_splits import log, split_rows, together
 from blockyard.data.splits.split import Fraction, check_fractions, with_values
 from blockyard.errors import UserError
-
-# Which rows of an array each split has: those that the file names, or drawn ones, equal rows together.
-
-
-def split_array(
-    path: Path, values: np.ndarray, target: Tensor, name: str, fractions: tuple[float, float], seed: int
-) -> list[Tensor]:
-    """Return the indices of the rows of each split. Raises UserError for a class without a training row.
-
-    target: (n,) int64 classes, or zeros; name: of the targets
-    """
-    assigned = None
-    if path.suffix == ".npz" and SPLIT in names_of(path):
-        splits = read_array(path, SPLIT, "split").astype(str)
-        refuse_rows(path, SPLIT, f"none of {', '.join(SPLIT_NUMBERS)}", ~np.isin(splits, list(SPLIT_NUMBERS)))
-        assigned = [SPLIT_NUMBERS[split] for split in splits]
-    keys = [blake2b(row.tobytes(), digest_size=16).digest() for row in values]
-    units, repeated = together(keys)
-    if repeated:
-        log.warning("%s: %d of %d rows repeat an earlier one", path, repeated, len(keys))
-    parts = split_rows(path, target, assigned, fractions, seed, units)
-    untrained = ~np.isin(target.numpy(), target[parts[0]].numpy())
-    refuse_rows(path, name, "no training row has this class", untrained)
-    return parts
 
 
 @dataclass(kw_only=True, eq=False)
@@ -227,6 +203,29 @@ class Arrays(AugmentOptions, LoadedData):
     @property
     def _path(self) -> Path:
         return Path(self.path).expanduser()
+
+
+def split_array(
+    path: Path, values: np.ndarray, target: Tensor, name: str, fractions: tuple[float, float], seed: int
+) -> list[Tensor]:
+    """Return the indices of the rows of each split. Raises UserError for a class without a training row.
+
+    target: (n,) int64 classes, or zeros; name: of the targets
+    """
+    assigned = None
+    if path.suffix == ".npz" and SPLIT in names_of(path):
+        splits = read_array(path, SPLIT, "split").astype(str)
+        unknown = np.array([split_number(split) is None for split in splits], dtype=bool)
+        refuse_rows(path, SPLIT, f"none of {SPLIT_NAMES}", unknown)
+        assigned = [SPLIT_NUMBERS[split.lower()] for split in splits]
+    keys = [blake2b(row.tobytes(), digest_size=16).digest() for row in values]
+    units, repeated = together(keys)
+    if repeated:
+        log.warning("%s: %d of %d rows repeat an earlier one", path, repeated, len(keys))
+    parts = split_rows(path, target, assigned, fractions, seed, units)
+    untrained = ~np.isin(target.numpy(), target[parts[0]].numpy())
+    refuse_rows(path, name, "no training row has this class", untrained)
+    return parts
 
 
 def _named_classes(path: Path, name: str, target: np.ndarray) -> np.ndarray:

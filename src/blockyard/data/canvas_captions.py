@@ -25,7 +25,7 @@ from torch import Tensor
 from blockyard.contracts import Batch, Because, DataSpec, Splits, TextTokenizer, Tokenizer
 from blockyard.data._scenes import ACROSS, CELLS, COLOURS, SHAPE, CanvasData, Scenes, SceneSource
 from blockyard.data.files.pairs import Pair
-from blockyard.data.splits.pairs import RaggedSequences
+from blockyard.data.splits.columns import Ragged
 
 Number = Annotated[int, Ge(1), Le(CELLS), Because("a canvas has nine cells")]
 LONGEST = len("a green 3 left of ")  # characters for each digit, and so the largest number of tokens
@@ -54,16 +54,16 @@ class CaptionSplit:
     def batch(self, order: Tensor, key: int | None) -> Batch:
         """Return inputs (B, N + 1): start, caption, end; lengths; and source float32 (B, 3, 24, 24)."""
         scenes = self.scenes.draw(order, 0 if key is None else key)
-        inputs, lengths = self.sequences(captions(scenes)).padded(torch.arange(len(order)))
+        inputs, lengths = self.sequences(captions(scenes)).take(torch.arange(len(order)))
         source = self.scenes.paint(scenes)
         return Batch(inputs, lengths=lengths, source=torch.zeros_like(source) if self.blank else source)
 
-    def sequences(self, texts: list[str]) -> RaggedSequences:
+    def sequences(self, texts: list[str]) -> Ragged:
         """Return captions as token ids with start and end token."""
         for text in texts:
             if text not in self._encoded:
                 self._encoded[text] = [self.ends[0], *self.tokenizer.encode(text), self.ends[1]]
-        return RaggedSequences.of([self._encoded[text] for text in texts])
+        return Ragged.of([self._encoded[text] for text in texts])
 
     @cached_property
     def pairs(self) -> list[Pair]:

@@ -36,11 +36,11 @@ from blockyard.contracts import Batch, Because, DataSpec, ImageTokenizer, Splits
 from blockyard.data._scenes import ACROSS, CELLS, COLOURS, DIGITS, LEVELS, SHAPE, SIDE, CanvasData, Scenes, SceneSource
 from blockyard.data.canvas_captions import LONGEST, caption, captions
 from blockyard.data.files.pairs import Pair
+from blockyard.data.splits.columns import Ragged
 from blockyard.data.splits.hash import uniform
 from blockyard.data.splits.image_tokens import ImageTokenSplit, token_splits
 from blockyard.data.splits.images import LabelledImages
 from blockyard.data.splits.order import mix
-from blockyard.data.splits.pairs import RaggedSequences
 
 FITTED = 2_000  # canvases that a tokenizer learns its codes from
 # The cells of two digits, the first one first: of "left of", and of "above".
@@ -145,8 +145,8 @@ class CaptionedCanvases:
         for text in texts:
             if text not in self._encoded:
                 self._encoded[text] = self.tokenizer.encode(text)
-        sequences = RaggedSequences.of([self._encoded[text] for text in texts])
-        source, lengths = sequences.padded(torch.arange(len(order)))
+        sequences = Ragged.of([self._encoded[text] for text in texts])
+        source, lengths = sequences.take(torch.arange(len(order)))
         canvases = self.scenes.source.levels(scenes).to(torch.uint8)
         return Batch(canvases, torch.zeros(len(order), dtype=torch.int64), source=source, source_lengths=lengths)
 

@@ -28,9 +28,9 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Batch, DataSpec, Samples, SimpleModel, Splits, TextTokenizer, Tokenizer
 from blockyard.data._scenes import ACROSS, CELLS, COLOURS, DIGITS, SHAPE, SIDE, CanvasData, Scenes, SceneSource
+from blockyard.data.splits.columns import Ragged
 from blockyard.data.splits.hash import uniform
 from blockyard.data.splits.order import mix
-from blockyard.data.splits.pairs import RaggedSequences
 from blockyard.data.splits.split import Fraction
 
 MOST = 4  # digits on a canvas
@@ -56,7 +56,7 @@ class QuestionSplit:
     def __init__(
         self,
         scenes: SceneSource,
-        questions: RaggedSequences,
+        questions: Ragged,
         samples: int,
         *,
         blank: bool,
@@ -72,7 +72,7 @@ class QuestionSplit:
     def batch(self, order: Tensor, key: int | None) -> Batch:
         """Return inputs (B, longest), target (B,), source float32 (B, 3, 24, 24), lengths and slice (B,)."""
         scenes, question, answer, kind, _ = self.ask(order, key)
-        inputs, lengths = self.questions.padded(question)
+        inputs, lengths = self.questions.take(question)
         source = self.scenes.paint(scenes)
         source = torch.zeros_like(source) if self.blank else source
         return Batch(inputs, answer, lengths=lengths, source=source, slice=kind)
@@ -184,7 +184,7 @@ class CanvasQuestions(CanvasData):
             raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
         if not tokenizer.state():
             tokenizer.fit(QUESTIONS)
-        questions = RaggedSequences.of([tokenizer.encode(question) for question in QUESTIONS])
+        questions = Ragged.of([tokenizer.encode(question) for question in QUESTIONS])
         train, *rest = self.scenes((1, MOST))
         settings = {"blank": self.blank}
         first = QuestionSplit(

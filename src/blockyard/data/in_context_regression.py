@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import (
-    Batch,
     BatchSize,
     DataSpec,
     Length,
@@ -34,26 +33,18 @@ from blockyard.contracts import (
     Width,
 )
 from blockyard.data.files.digest import sha256
+from blockyard.data.splits.columns import ColumnSplit
 from blockyard.data.splits.hash import normal
 from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.order import mix
 from blockyard.data.splits.synthetic import SampleRandom
 
 
-class RegressionSplit:
+class RegressionSplit(ColumnSplit):
     """One split. inputs: (n, examples + 1, dim + 1) float32; target: (n, 1) float32, of a variance of 1."""
 
+    inputs: Tensor
     mean, std = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-
-    def __init__(self, inputs: Tensor, target: Tensor) -> None:
-        self.inputs, self.target = inputs, target
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Return inputs (B, examples + 1, dim + 1) and target (B, 1)."""
-        return Batch(self.inputs[order], self.target[order])
 
     def baselines(self) -> Iterator[SimpleModel]:
         """Yield least squares of each sample's own pairs."""

@@ -14,31 +14,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, BatchSize, DataSpec, Samples, Seed, SimpleModel, Splits, Tokenizer
+from blockyard.contracts import BatchSize, DataSpec, Samples, Seed, SimpleModel, Splits, Tokenizer
 from blockyard.data.dial_tones import GAP, KEYS, RATE, TONE, play
 from blockyard.data.files.digest import sha256
+from blockyard.data.splits.columns import ColumnSplit, Ragged
 from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.order import mix
-from blockyard.data.splits.recordings import RaggedSounds
 from blockyard.data.splits.simple_models import majority_model
 
 NOISE = (-15.0, 5.0)  # decibels below the tones: most of them are louder than the tones
 
 
-class KeySplit:
-    """Sounds of one split. target: (n,) int64 classes; class_counts: (V,) of the training split."""
+class KeySplit(ColumnSplit):
+    """Sounds int16 with classes int64 (n,). class_counts: (V,) of the training split."""
 
-    def __init__(self, sounds: RaggedSounds, target: Tensor, class_counts: Tensor) -> None:
-        self.sounds, self.target, self.class_counts = sounds, target, class_counts
-        self.lengths = sounds.lengths
-
-    def __len__(self) -> int:
-        return len(self.target)
-
-    def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Return inputs (B, T) int16, lengths (B,) and classes (B,). Nothing is augmented."""
-        sounds, lengths = self.sounds.padded(order)
-        return Batch(sounds, self.target[order], lengths=lengths)
+    def __init__(self, sounds: Ragged, target: Tensor, class_counts: Tensor) -> None:
+        super().__init__(sounds, target)
+        self.class_counts = class_counts
 
     def baselines(self) -> Iterator[SimpleModel]:
         """Yield the model of the most frequent class."""
@@ -81,7 +73,7 @@ class KeyTones(LoadedData):
                 generator = torch.Generator().manual_seed(mix("key_tones", name, self.data_seed, number))
                 target.append(int(torch.randint(len(KEYS), (), generator=generator)))
                 sounds.append(play(KEYS[target[-1]], generator, NOISE))
-            parts.append((RaggedSounds.of(sounds), torch.tensor(target)))
+            parts.append((Ragged.of(sounds), torch.tensor(target)))
         # Not of the samples: the last bit of a sine depends on the machine.
         self._fingerprint = sha256(part for sounds, target in parts for part in (sounds.lengths, target))
         class_counts = parts[0][1].bincount(minlength=len(KEYS))

@@ -29,7 +29,7 @@ from blockyard.data.files import molecules
 from blockyard.data.files.class_names import warn_of_names
 from blockyard.data.files.graph import Graph
 from blockyard.data.files.molecules import Line, Widths, first_widths, read_lines, refuse_absent, refuse_lines
-from blockyard.data.files.split_names import SPLIT_NUMBERS
+from blockyard.data.files.split_names import SPLIT_NAMES, split_number
 from blockyard.data.files.tables import read_table
 from blockyard.data.splits.graphs import GraphData, GraphParts, graph_key
 from blockyard.data.splits.order import mix
@@ -208,7 +208,7 @@ class Molecules(GraphData):
         for line in lines:
             smiles = line.record.get(molecules.SMILES)
             name = line.record.get(self.split) if table is None else table.get(str(smiles))
-            number = SPLIT_NUMBERS.get(name) if isinstance(name, str) else None
+            number = split_number(name) if isinstance(name, str) else None
             if number is not None:
                 numbers.append(number)
             elif name is None and table is None:
@@ -216,7 +216,7 @@ class Molecules(GraphData):
             elif name is None:
                 problems.append((line.number, f"smiles {quoted(smiles)} is not in {self.splits}"))
             else:
-                problems.append((line.number, f"{self.split}: {quoted(name)}; allowed: {', '.join(SPLIT_NUMBERS)}"))
+                problems.append((line.number, f"{self.split}: {quoted(name)}; allowed: {SPLIT_NAMES}"))
         if len(problems) == len(lines):
             raise UserError(
                 f"{path}: no line names a split ({problems[0][1]}); use data.split=NAME, data.splits=TABLE.csv with "

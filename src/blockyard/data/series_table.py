@@ -14,7 +14,7 @@ baseline of these archives.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,10 +23,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Batch, BatchSize, DataSpec, Seed, SimpleModel, Splits, Text, Tokenizer
+from blockyard.contracts import (
+    Batch,
+    BatchSize,
+    DataSpec,
+    InputReader,
+    NewInputs,
+    Seed,
+    SimpleModel,
+    Splits,
+    Text,
+    Tokenizer,
+)
 from blockyard.data.files.class_names import warn_of_names
 from blockyard.data.files.digest import sha256
+from blockyard.data.files.file_names import new_file
 from blockyard.data.files.series_records import Records, read_npz, read_ts
+from blockyard.data.splits.columns import ColumnSplit, Ragged
 from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.simple_models import equally_spaced, majority_model, sampled
 from blockyard.data.splits.split import Fraction, column_moments, input_deviation, stratified
@@ -195,6 +208,26 @@ class SeriesTable(LoadedData):
             raise UserError(f"{path}: class {fold(unseen)} has test series and no training series")
         warn_of_names(path, dict(Counter(train.labels)))
         return train, test
+
+    def read_new(self, inputs: Sequence[str], reader: InputReader) -> NewInputs:
+        """Read the series of .ts files, by file and number. Raises UserError for other lengths or channels."""
+        spec = self.spec
+        mean, std = reader.test().scale
+        names, series = [], []
+        for path in map(new_file, inputs):
+            if path.suffix != ".ts":
+                raise UserError(f"{path}: new series are read from .ts files, or from rows of arrays (.npz, .npy)")
+            for number, values in enumerate(read_ts(path).series, start=1):
+                steps, channels = values.shape
+                if channels != spec.shape[1] or steps > spec.shape[0] or (steps < spec.shape[0] and not spec.variable):
+                    most = "up to " if spec.variable else ""
+                    raise UserError(
+                        f"{path}, series {number}: {steps} steps of {channels} channels; {reader.run} reads "
+                        f"{most}{spec.shape[0]} of {spec.shape[1]}"
+                    )
+                names.append(f"{path}, series {number}")
+                series.append(((values - mean) / std).float())
+        return NewInputs(names, ColumnSplit(Ragged.of(series, fill=float("nan"))))
 
     @property
     def _lengths(self) -> list[int]:

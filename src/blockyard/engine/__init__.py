@@ -7,9 +7,9 @@ The road of a run, in the order of its steps:
     job            the Lightning trainer and its `fit`
     loader         the batches by number
     module         `Learner`: forward pass, loss, optimizer step
-    callbacks/     `loop` does what is due after a step; the others are called by it
+    callbacks/     `loop` logs, evaluates and saves after a step; the others are called by it
     summary        the best weights tested
     plain_trainer  the same model and data for a Trainer of the user's own, instead of a job
 
-What may go wrong lies in `faults/`, Lightning's private parts in `lightning/patches`.
+Faults are handled in `faults/`. Lightning's private parts are listed in `lightning/patches`.
 """

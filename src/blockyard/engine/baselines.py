@@ -1,14 +1,14 @@
 """Computes the baselines of a run's task after its end, or in the dry run of a sweep, once for each data set.
 
 A finished run is done, with its figures on disk, before the first baseline is computed: one that fails, or that takes
-the process with it, loses nothing but itself. What is computed lies in `outputs/.baselines/HASH.json`, by data,
+the process with it, loses nothing but itself. The results lie in `outputs/.baselines/HASH.json`, by data,
 tokenizer and objective, where the next run of the same task finds it, and in summary.json of each run:
 
     baselines          name -> metric -> value
     baseline_notes     name -> the bound that it reached, such as "fitted on 5,000 of 60,000 samples"
     baselines_missing  name -> why it has no value
 
-The cost is bounded by what baselines read, see `objective._baselines`.
+The cost is bounded by the samples that baselines read, see `objective._baselines`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class BaselineEntry(TypedDict, total=False):
 
 
 def announced(job: Job) -> dict[str, Any]:
-    """What the summary of a run says of its baselines until they are recorded: that each of them was lost.
+    """Return the entries of a summary about baselines until they are recorded: each of them was lost.
 
     It is in the file before the run is done: a process that is killed after that leaves no run without a reason.
     """
@@ -86,7 +86,7 @@ def record_baselines(folder: RunFolder, job: Job, interrupts: Interrupts, summar
 
 
 def compute_baselines(config: Node, components: Components, splits: Splits, outputs: Path) -> dict[str, BaselineEntry]:
-    """Return the baselines of a config's task from their file below `outputs`; those that it lacks are computed."""
+    """Return the baselines of a config's task from their file below `outputs`; missing ones are computed."""
     entries: dict[str, BaselineEntry] = {}
     try:
         baselines = components.objective.baselines(splits.test, splits.train)
@@ -116,7 +116,7 @@ def _of_summary(entries: dict[str, BaselineEntry]) -> dict[str, Any]:
 
 
 def _known_or_computed(baselines: Baselines, path: Path) -> dict[str, BaselineEntry]:
-    """The entry of each baseline: those of the file, and the others computed and added to it, one after the other.
+    """Return the entry of each baseline: from the file, or computed and added to it, one after the other.
 
     An entry of the file: values, seconds and note, or missing; `attempts` where it is LOST.
     """
@@ -199,7 +199,7 @@ def _write(path: Path, entries: dict[str, BaselineEntry]) -> None:
 
 
 def _key(config: Node, components: Components, splits: Splits) -> str:
-    """A hash of what the baselines depend on: data, tokenizers and objective."""
+    """Return a hash of everything that the baselines depend on: data, tokenizers and objective."""
     data = components.data
     left_out = {*_SIZES, *PATHS, *getattr(data, "incidental", ())}
     facts = {

@@ -1,4 +1,4 @@
-"""What cannot be trained with trainer.strategy=context, which cuts every sequence among processes (`ops.ring`)."""
+"""Refusals of trainer.strategy=context: it cuts every sequence among processes (`ops.ring`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ USE_DDP = "use trainer.strategy=ddp"
 
 
 def plan_problem(world: int, attention: str, compiled: bool, precision: object) -> str | None:
-    """Return what other options of the trainer speak against it, or None."""
+    """Return why other options of the trainer exclude it, or None."""
     if world < 2:
         return f"{CONTEXT} cuts sequences among processes and there is one; use trainer.devices=2, or trainer=auto"
     if attention not in ("auto", "online"):
@@ -94,7 +94,7 @@ def model_problems(model: nn.Module, world: int) -> list[str]:
 
 
 def _counts_otherwise(mixer: nn.Module) -> bool:
-    """Whether its scores depend on how many keys a token sees, and its index does not tell."""
+    """Return whether its scores depend on the number of keys of a token, and the token's index does not tell it."""
     if not isinstance(mixer, Attention) or not mixer.scores.by_count:
         return False
     return mixer.window is not None or not mixer.causal

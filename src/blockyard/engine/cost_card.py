@@ -1,4 +1,4 @@
-"""What a run costs: parameters, FLOPs, time, memory, the attention kernels that were used, and decoding.
+"""The costs of a run: parameters, FLOPs, time, memory, the attention kernels that were used, and decoding.
 
 Source: FLOPs are counted by torch.utils.flop_counter, two per multiply-add of every matmul,
 convolution and attention, and 5 n log2 n for a Fourier transform of n numbers (half of it for real ones),
@@ -42,9 +42,9 @@ _TIMES = 3
 
 
 def parameters(model: nn.Module) -> dict[str, int]:
-    """Trainable parameters, and all of them; shared ones count once. Also the active ones, where those are fewer.
+    """Return the numbers of trainable and of all parameters, shared ones once; and of active ones, if they are fewer.
 
-    Active are the parameters that one token uses: not those of experts that it is not sent to.
+    Active are the parameters that one token uses, without the experts that it is not sent to.
     """
     every = list(model.parameters())
     total, active = sum(p.numel() for p in every), active_parameters(model)
@@ -57,11 +57,11 @@ def flops_per_sample(
 ) -> dict[str, int]:
     """FLOPs of one forward pass, and of a training step, per sample of `batch`.
 
-    A forward pass is that of evaluation. A step is forward and backward, with what the model computes in training only,
-    such as the predictions of further tokens, and where there is a teacher its forward pass, which also counts on its
+    A forward pass is one of evaluation. A step is forward and backward, with everything that only training computes,
+    such as the predictions of further tokens. If there is a teacher, its forward pass is included, and counts on its
     own. Runs all once on the device of `batch`; gradients are cleared, buffers and random generators keep their state.
 
-    compiled: count what compiled blocks run
+    compiled: count the operations of compiled blocks
     """
     batch = objective.ready(batch)
     training = model.training
@@ -119,7 +119,7 @@ def _preserved(model: nn.Module) -> Iterator[None]:
 
 
 def slow_layers(records: Sequence[Record]) -> list[str]:
-    """The layers whose attention runs without a flash kernel though that would be faster, each with the reason."""
+    """Return the layers that attend without a flash kernel though that would be faster, each with the reason."""
     fast = ("flash", "cudnn", "flex")
     slow = [e for e in records if e["kernel"] not in (*fast, "none") and FEW not in e["reason"]]
     return [f"{entry['layer']} takes {entry['kernel']} ({entry['reason']})" for entry in slow]
@@ -139,7 +139,7 @@ def speed(windows: Sequence[float], batch_size: int, tokens: int) -> dict[str, f
 
 
 def load() -> float | None:
-    """The machine's load average over the last minute, to which this run contributes; None where it is not known."""
+    """Return the machine's load average over the last minute, this run included; None if it is not known."""
     try:
         return round(os.getloadavg()[0], 2)
     except (AttributeError, OSError):
@@ -149,7 +149,7 @@ def load() -> float | None:
 def decoding(model: nn.Module) -> dict[str, float | None]:
     """Tokens per second of greedy decoding from one token, and the size of the cache.
 
-    The rate is the median over three sequences of at most 64 tokens. `cache_bytes_per_token` is what each token adds,
+    The rate is the median over three sequences of at most 64 tokens. `cache_bytes_per_token` is what a token adds,
     0 for a state of constant size; `cache_bytes` is the cache of a whole sequence. All are None where the model does
     not decode from a cache: an encoder, a mixer without one, a head for sequences of one length, a model that is not
     blockyard's.

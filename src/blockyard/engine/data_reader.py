@@ -1,7 +1,7 @@
-"""Reads the data of configs before their runs exist, to report what a run would refuse.
+"""Reads the data of configs before their runs exist, to report the refusals of a run.
 
-The reading is that of a run: files, splits, sizes, a tokenizer's vocabulary, what the objective learns, and how steps
-share the samples. Nothing is downloaded or trained. Trained tokenizers go to the cache, from which runs take them.
+It reads as a run does: files, splits, sizes, a tokenizer's vocabulary, the targets of the objective, and how steps
+share the samples. Nothing is downloaded or trained. Trained tokenizers go to the cache, and runs take them from there.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _NOT_READ = ("batch_size", "eval_batch_size", "workers")  # options of data that
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What reading the data of a config has shown.
+    """Facts from reading the data of a config.
 
     problem: why a run could not train on it, or None
-    remarks: what the user should know of model, tokenizer, objective, schedule and data together
+    remarks: notes for the user on model, tokenizer, objective, schedule and data together
     note: why the data was not read here, or None
     train_samples: samples of the training split; None where it was not read
     """
@@ -70,7 +70,7 @@ class DataReader:
         return self._facts[key]
 
     def splits(self, config: Node) -> tuple[Components, Splits]:
-        """The components of a config and its splits. Raises UserError or what a class of the user's own raises."""
+        """Return the components of a config and its splits. Raises UserError, or any error of a user's class."""
         components = Components(config)
         key = _reading_key(config)
         if self._last is not None and self._last[0] == key:
@@ -93,13 +93,13 @@ class DataReader:
         return components, self._last[2]
 
     def same_splits(self, first: Node, second: Node) -> bool:
-        """Whether two configs have the same samples in the same splits; False where these are left to the runs."""
+        """Return whether two configs have the same samples in the same splits; False if these are left to the runs."""
         if any(self.read(config).train_samples is None for config in (first, second)):
             return False
         return len({self.splits(config)[0].data.fingerprint() for config in (first, second)}) == 1
 
     def release(self) -> None:
-        """Drop the splits and what was kept of files; facts stay known."""
+        """Drop the splits and the contents of files; facts stay known."""
         self._last = None
         forget()
 
@@ -130,7 +130,7 @@ class DataReader:
 
 
 def remarks(components: Components, splits: Splits | None = None, steps_per_epoch: int | None = None) -> Iterator[str]:
-    """Yield what the user should know before training, a sentence each.
+    """Yield notes for the user before training, a sentence each.
 
     splits: where they were read; steps_per_epoch: where it is known, otherwise `trainer.max_steps` is the length
 
@@ -152,7 +152,7 @@ def layout_of(config: Node, components: Components, splits: Splits) -> Layout:
 
 
 def _reading_key(config: Node) -> str:
-    """Equal for configs whose splits are the same."""
+    """Return a key that is equal for configs with the same splits."""
     data = {name: value for name, value in config["data"].items() if name not in _NOT_READ}
     parts = [data, *(config.get(name) for name in ("tokenizer", "source_tokenizer", "objective", "init", "seed"))]
     return json.dumps([*parts, allow_of(config)], sort_keys=True, default=str)

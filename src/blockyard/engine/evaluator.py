@@ -37,7 +37,7 @@ class Evaluator:
     ) -> dict[str, float]:
         """Every metric by name, without a prefix.
 
-        limit: batches to look at, or None for all; shared: divide the work among the processes, all of which must call
+        limit: batches to look at, or None for all; shared: divide the work among the processes; all of them must call
         observe: called with each prediction of this process and its batch
         """
         alone = self.layout.world == 1 or not shared

@@ -8,7 +8,7 @@ Equation: n(s) = a floor((a + (n - a) s / S) / a) in step s < S, and n from step
 Cost: none; a step of half the samples, or of half the tokens, takes about half the time
 
 A step takes the first samples of the batch that it would take without, and the first tokens of each. The order of the
-data, the epochs and the learning rates stay what they are, as functions of the number of the step, so a resumed run
+data, the epochs and the learning rates stay the same, as functions of the number of the step, so a resumed run
 needs no state. The samples that a small batch leaves out come again in later epochs.
 """
 
@@ -68,9 +68,9 @@ class Growth:
         return list(accumulate(samples, initial=0)), list(accumulate(tokens, initial=0))
 
     def cut(self, batch: Batch, step: int) -> Batch:
-        """Return the first tokens of each text of a batch that is not prepared yet, and of what is aligned with them.
+        """Return the first tokens of each text of an unprepared batch, and of all fields aligned with them.
 
-        A text may have more token ids than the model has tokens, of which the last ones are targets only.
+        A text may have more token ids than the model has tokens; the last ones are targets only.
         """
         tokens = self.context.at(step)
         if tokens == self.context.end:

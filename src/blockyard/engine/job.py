@@ -1,4 +1,4 @@
-"""One run in this process: what `setup.prepare` built, and its training."""
+"""One run in this process: the parts that `setup.prepare` built, and its training."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from typing import Any, Literal
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers.logger import Logger
+from pytorch_lightning.strategies import DDPStrategy, ModelParallelStrategy
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from blockyard.config import build
@@ -27,7 +29,7 @@ from blockyard.engine.faults.interrupts import Interrupts, Paused
 from blockyard.engine.faults.peers import Peers
 from blockyard.engine.kernel_record import KernelRecord
 from blockyard.engine.lightning.patches import patch_trainer, run_after_loop
-from blockyard.engine.lightning.processes import ALLOW, RunDDP, RunFSDP2, RunLauncher, join_processes
+from blockyard.engine.lightning.processes import ALLOW, ChildProcesses
 from blockyard.engine.loader import Layout, TrainingLoader
 from blockyard.engine.module import Learner
 from blockyard.engine.setup_model import PrecisionRecord
@@ -86,15 +88,19 @@ class Job:
         Raises Interrupted or Paused where the run was left before its end, UnfinishedError where nothing says why.
         """
         os.environ[ALLOW] = json.dumps(list(self.folder.config.get("allow") or []))
-        trainer = None
+        children = None
         try:
             with self._explained_errors():
+                if self.options.distributed:
+                    children = ChildProcesses(self.folder.path, self.options.devices, self.options.world)
                 trainer = self._trainer()
+                if children is not None:
+                    children.start(self.abandon)
                 trainer.fit(self.learner, self.loader, ckpt_path=self.checkpoint)
                 self.trained = True
         finally:
-            if trainer is not None:
-                self.endings |= join_processes(trainer, failed=not self.trained)
+            if children is not None:
+                self.endings |= children.join(failed=not self.trained)
             self.loader.close()
         self.check_finished()
 
@@ -131,15 +137,13 @@ class Job:
             io=AtomicCheckpointIO(identity=self.folder.identity, seed=self.folder.seed),
             root=self.folder.path,
         )
-        if isinstance(trainer.strategy.launcher, RunLauncher):
-            trainer.strategy.launcher.abandon = self.abandon
         patch_trainer(trainer)
         run_after_loop(trainer, partial(self.loop.evaluate_end, trainer, self.learner))
         return trainer
 
     @contextlib.contextmanager
     def _explained_errors(self) -> Iterator[None]:
-        """Replace errors of training that do not say what is wrong."""
+        """Replace errors of training that do not name their cause."""
         try:
             yield
         except (MisconfigurationException, ModuleNotFoundError) as error:
@@ -172,16 +176,16 @@ def lightning_trainer(
     io: Any,
     root: Path,
 ) -> pl.Trainer:
-    """Lightning's trainer, which draws, saves and validates nothing itself: `LoopCallback` does.
+    """Return Lightning's trainer. It draws, saves and validates nothing itself: `LoopCallback` does.
 
     epochs: -1, or the number of epochs if Lightning callbacks need it
-    logger: what Lightning callbacks log to, or None
+    logger: for the values of Lightning callbacks, or None
     """
     return pl.Trainer(
         accelerator="gpu" if device_type == "cuda" else "cpu",
         devices=plan.devices,
         num_nodes=plan.num_nodes,
-        strategy=_strategy(plan, root),
+        strategy=_strategy(plan),
         precision=_PRECISIONS[precision],
         max_steps=total,
         max_epochs=epochs,
@@ -210,9 +214,16 @@ def _profiler(plan: TrainerPlan, root: Path) -> Any:
     return SimpleProfiler(dirpath=root, filename="profile")
 
 
-def _strategy(plan: TrainerPlan, root: Path) -> Any:
+def _strategy(plan: TrainerPlan) -> Any:
+    timeout = timedelta(seconds=plan.timeout)
     if plan.sharded:
-        return RunFSDP2(root, plan.world, plan.timeout)
-    if plan.world > 1 or plan.strategy == "ddp":
-        return RunDDP(root, plan.timeout)
+        # FSDP2: every process holds a part of each weight; checkpoints are whole.
+        return ModelParallelStrategy(
+            data_parallel_size=plan.world,
+            tensor_parallel_size=1,
+            save_distributed_checkpoint=False,
+            timeout=timeout,
+        )
+    if plan.distributed:
+        return DDPStrategy(gradient_as_bucket_view=True, timeout=timeout)
     return "auto"

@@ -1,4 +1,4 @@
-"""Records which attention kernels will run, and refuses slow ones where the trainer requires flash."""
+"""Records the attention kernels that will run, and refuses slow ones if the trainer requires flash."""
 
 from __future__ import annotations
 

@@ -34,17 +34,17 @@ class Layout:
     """How steps, micro-batches and processes share the training data.
 
     A step consumes one global batch of `batch_size` samples, however many processes and micro-batches it is cut
-    into. Neither changes what is learned, beyond the order of additions.
+    into. Neither changes the training, beyond the order of additions.
 
     seed: of the order; samples: in the training split; micro_batches: per step and process
     context: every process reads all samples, and the model cuts the sequences among them
     limit: steps an epoch is cut to, or None; overfit: repeat the first so many batches
     group, lengths: how many batches are sorted by length together, and the lengths (samples,) int64; 0 and None for
         batches in random order
-    classes: (samples,) int64, for epochs in which every class comes equally often; None for every sample once
+    classes: (samples,) int64, for epochs with equally many samples of each class; None for every sample once
     keyed: the order is computed index by index, because the samples are too many for a table of it
     growth: how many of its samples, and of their tokens, a step takes; None for all
-    planned: what each step takes, where the training split says it itself; it has as many samples as `growth` says
+    planned: the samples of each step, if the training split orders them itself; as many as `growth` says
     """
 
     seed: int
@@ -97,7 +97,7 @@ class Layout:
         return self.batch_size if self.growth is None else self.growth.samples(step)
 
     def draw_key(self, step: int) -> int:
-        """The key for what the objective draws in step number `step` of the run, the same in every process."""
+        """Return the key for the draws of the objective in step number `step` of the run, the same in every process."""
         return draw_key(self.seed, self.epoch(step), step % self.steps_per_epoch)
 
 
@@ -222,9 +222,9 @@ class TrainingLoader(DataLoader[Batch]):
         return iterator
 
     def _until_stopped(self, iterator: Iterator[Batch], interrupts: Interrupts) -> Iterator[Batch]:
-        """Yield the batches of the workers; after a signal those of this process, where a worker does not answer.
+        """Yield the batches of the workers; after a signal, read them in this process if a worker does not answer.
 
-        So a run whose workers are stopped, hang or died finishes the step in progress and saves, as any other.
+        So a run with workers that are stopped, hang or died finishes the step in progress and saves, as any other.
         """
         alone = False
         for number in self.sampler:
@@ -251,7 +251,7 @@ class TrainingLoader(DataLoader[Batch]):
             raise Interrupted(interrupts.signum) from None
 
     def stopped(self) -> str | None:
-        """Return which worker processes were given up because they stayed stopped, or None."""
+        """Return the worker processes that were given up because they stayed stopped, or None."""
         if self._watch is None or not self._watch.killed:
             return None
         return f"worker processes {self._watch.killed} timed out after {self.timeout:g} seconds: they were stopped"

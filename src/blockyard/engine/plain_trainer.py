@@ -1,11 +1,11 @@
 """The module for a `pytorch_lightning.Trainer` of the user's own; `plain_trainer_data` has its data module.
 
-A run has a loop of its own (`callbacks.loop`), which resumes to the bit and survives a kill. Whoever wants Lightning's
+A run has a loop of its own (`callbacks.loop`); it resumes to the bit and survives a kill. Whoever wants Lightning's
 loop with Lightning's callbacks, loggers and strategies takes these two instead: `blockyard.lightning` builds them.
-Model, data order, random streams and metrics are those of a run, so that on one process `Trainer.fit` ends with the
+Model, data order, random streams and metrics equal a run's, so that on one process `Trainer.fit` ends with the
 weights of `blockyard train`, to the bit, and `Trainer.test` prints its metrics.
 
-What Lightning decides here, and a run decides itself there: how long the training is, when it is evaluated and saved,
+Lightning decides here, and a run decides itself there: how long the training is, when it is evaluated and saved,
 whether it goes on after values that are not finite, and the precision.
 """
 
@@ -28,7 +28,7 @@ from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.compose import Composed
 from blockyard.config.tree import Node
-from blockyard.contracts import Batch, OptimizerBuilder, Schedule
+from blockyard.contracts import Batch
 from blockyard.engine.callbacks.base import RunCallback, StateDict
 from blockyard.engine.callbacks.checkpoint import Checkpoint
 from blockyard.engine.faults.causality_probe import check_foreign
@@ -39,8 +39,7 @@ from blockyard.engine.system.randomness import reseed
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
 from blockyard.evaluate.loop import PassMetrics
-from blockyard.runs.checkpoint import BadCheckpointError, load_content
-from blockyard.runs.checkpoint_weights import load_weights
+from blockyard.runs.checkpoint import BadCheckpointError, load_content, load_weights
 from blockyard.runs.folder import CONFIG
 from blockyard.runs.load import load
 from blockyard.weights.parts import NEVER
@@ -84,29 +83,24 @@ def unserved(components: Components) -> Iterator[str]:
 
 
 class ScheduleRates(LRScheduler):
-    """A schedule as Lightning and torch know it: the learning rates of the step to come, from its number alone."""
+    """A learner's schedule as a scheduler of torch: the learning rates of the step to come, from its number alone."""
 
-    def __init__(self, optimizer: Any, builder: OptimizerBuilder, schedule: Schedule, total: int) -> None:
-        self._builder, self._schedule, self._total = builder, schedule, total
+    def __init__(self, optimizer: Any, learner: Learner) -> None:
+        self._learner = learner
         super().__init__(optimizer)
-
-    def get_lr(self) -> list[float | Tensor]:
-        """The rate of each group; after the last step, those of the last step."""
-        if self.last_epoch >= self._total:
-            return [group["lr"] for group in self.optimizer.param_groups]
-        factor = self._schedule.factor(self.last_epoch, self._total)
-        return [group["initial_lr"] * factor for group in self.optimizer.param_groups]
 
     def step(self, epoch: int | None = None) -> None:
         """Go on to the next step."""
-        super().step(epoch)
-        if self.last_epoch < self._total:
-            self._builder.start_step(self.optimizer, self._schedule.factor(self.last_epoch, self._total))
+        self.last_epoch += 1
+        self.apply()
 
     def apply(self) -> None:
-        """Set the rates of the step to come again, after the learning rate was changed."""
-        for group, lr in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
-            group["lr"] = lr
+        """Set the rates of the step to come; after the last step they stay."""
+        self._learner.set_rates(self.last_epoch, self.optimizer)
+
+    def get_last_lr(self) -> list[float | Tensor]:
+        """Return the rate of each group."""
+        return [group["lr"] for group in self.optimizer.param_groups]
 
     def state_dict(self) -> StateDict:
         """Return the number of the step to come; the rest follows from the config."""
@@ -116,7 +110,7 @@ class ScheduleRates(LRScheduler):
 def steps_of(trainer: pl.Trainer) -> int:
     """The steps of a fit. Raises UserError where it has no end.
 
-    `Trainer.estimated_stepping_batches` would make the loader, whose state Lightning then does not restore.
+    `Trainer.estimated_stepping_batches` would make the loader, and Lightning would not restore its state then.
     """
     if isinstance(data := getattr(trainer, "datamodule", None), TrainerData):
         batches, limit = len(data.train_dataloader()), trainer.limit_train_batches
@@ -132,9 +126,9 @@ def steps_of(trainer: pl.Trainer) -> int:
 
 
 class Predicted(NamedTuple):
-    """What `predict_step` returns of a batch.
+    """The result of `predict_step` for a batch.
 
-    sample: (B,) int64, the indices in the test split; -1 for dummies, which some processes of several have at the end
+    sample: (B,) int64, the indices in the test split; -1 for dummies at the end of some of several processes
     output: of the model, as `Objective.loss` takes it
     """
 
@@ -146,7 +140,7 @@ class TrainerModule(Learner):
     """A model, its objective, optimizer and schedule as a complete LightningModule.
 
     It logs `train/loss` at every step, and `val/NAME` and `test/NAME` for every metric, named as in a run's metrics.
-    `lr` may be set, which `LearningRateFinder` does. A checkpoint of a Trainer has the config and the fitted tokenizer,
+    `lr` may be set, as `LearningRateFinder` does. A checkpoint of a Trainer has the config and the fitted tokenizer,
     so that `load_from_checkpoint` needs nothing else; it takes the folder of a run as well.
     """
 
@@ -174,7 +168,7 @@ class TrainerModule(Learner):
                 group["initial_lr"] *= share
 
     def trainer_arguments(self) -> dict[str, Any]:
-        """Return arguments of `pytorch_lightning.Trainer` with which it trains as long and as exactly as a run does."""
+        """Return the arguments that make a `pytorch_lightning.Trainer` train as long and as exactly as a run."""
         plan = self.plan
         device = plan.device_type()
         precision = ("bf16-mixed" if device == "cuda" else "32-true") if plan.precision == "auto" else plan.precision
@@ -209,7 +203,7 @@ class TrainerModule(Learner):
             if self.teacher is not None:
                 guard_small_maps(self.teacher.model)
         alone = isinstance(self.trainer.strategy, pl.strategies.SingleDeviceStrategy | pl.strategies.DDPStrategy)
-        self.defers = self.objective.takes_projection and self.teacher is None and alone and not half
+        self.defer_logits = self.objective.takes_projection and self.teacher is None and alone and not half
 
     def configure_callbacks(self) -> list[pl.Callback]:
         """The Lightning callbacks of the config."""
@@ -219,7 +213,7 @@ class TrainerModule(Learner):
     def configure_optimizers(self) -> Any:
         """The optimizer of a run, and its schedule over the steps of the Trainer.
 
-        Raises UserError where the Trainer has no end, on which a schedule depends.
+        Raises UserError if the Trainer has no end: a schedule depends on it.
         """
         total = steps_of(self.trainer)
         for remark in self.schedule.remarks(total):
@@ -229,7 +223,7 @@ class TrainerModule(Learner):
         # As fp16 in a run: gradients are unscaled before they are clipped.
         self.settings = replace(self.settings, total=total, thaw=thaw, half=self.trainer.precision == "16-mixed")
         optimizer: Any = super().configure_optimizers()
-        rates = ScheduleRates(optimizer, self.optimizer_builder, self.schedule, total)
+        rates = ScheduleRates(optimizer, self)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rates, "interval": "step"}}
 
     def on_train_start(self) -> None:
@@ -297,7 +291,7 @@ class TrainerModule(Learner):
             self.use_trained_weights(self._optimizers())
 
     def on_fit_end(self) -> None:
-        """Leave the weights that are evaluated in the model, for `test`, `predict` and what is saved later."""
+        """Leave the weights that are evaluated in the model, for `test`, `predict` and later files."""
         self.use_evaluated_weights(self._optimizers())
 
     def on_test_start(self) -> None:
@@ -340,7 +334,7 @@ class TrainerModule(Learner):
     # -- checkpoints -------------------------------------------------------------------------------
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep what the tokenizers learned."""
+        """Keep the states of the tokenizers."""
         states = {name: tokenizer.state() for name, tokenizer in self.components.tokenizers.items()}
         checkpoint.update({"source_tokenizer": None, **states})
 

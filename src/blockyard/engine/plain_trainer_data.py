@@ -27,10 +27,10 @@ from blockyard.engine.trainer import TrainerPlan
 class BatchNumbers(DistributedSampler[int]):
     """The numbers of the batches of one pass over a loader.
 
-    It is a DistributedSampler because Lightning leaves those as they are: the batches are divided among the processes
-    by what a number stands for.
+    It is a DistributedSampler because Lightning leaves such a sampler as it is: a number already stands for the share
+    of a process.
 
-    epoch: gives the number of the epoch; None for an evaluation, whose passes are alike
+    epoch: gives the number of the epoch; None for an evaluation: all of its passes are alike
     """
 
     def __init__(self, count: int, epoch: Callable[[], int | None] | None = None) -> None:
@@ -81,7 +81,7 @@ class EvaluationBatches(Dataset[Batch]):
 class TrainingBatches(DataLoader[Batch]):
     """The training batches, one epoch a pass. Lightning saves its position, so that a fit goes on inside an epoch.
 
-    trainer: whose fit this is, or None
+    trainer: of this fit, or None
     """
 
     def __init__(self, dataset: EpochBatches, trainer: pl.Trainer | None, **settings: Any) -> None:
@@ -109,10 +109,10 @@ class TrainingBatches(DataLoader[Batch]):
 
 
 class TrainerData(pl.LightningDataModule):
-    """The splits of a config for a Trainer, loaded already: a model may depend on what the data holds.
+    """The splits of a config for a Trainer, loaded already: a model may depend on their content.
 
     A step consumes one batch of `batch_size` samples over all processes and all micro-batches
-    (`accumulate_grad_batches`), as in a run. Both sizes may be set, which `BatchSizeFinder` does.
+    (`accumulate_grad_batches`), as in a run. Both sizes may be set, as `BatchSizeFinder` does.
     """
 
     def __init__(self, components: Components, splits: Splits) -> None:

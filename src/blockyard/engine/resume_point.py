@@ -11,8 +11,15 @@ from typing import Any
 from blockyard.engine.callbacks.checkpoint import Checkpoint
 from blockyard.engine.callbacks.loop import LoopCallback
 from blockyard.errors import UserError
-from blockyard.runs.checkpoint import BadCheckpointError, Newest, newest_good, verify
-from blockyard.runs.checkpoint_content import check_optimizer, check_training_state, check_weights
+from blockyard.runs.checkpoint import (
+    BadCheckpointError,
+    Newest,
+    check_optimizer,
+    check_training_state,
+    check_weights,
+    newest_good,
+    verify,
+)
 from blockyard.runs.checkpoint_io import repair
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.metrics import lost_rows

@@ -55,7 +55,7 @@ def train(folder: RunFolder, *, resume: bool = False, callbacks: Mapping[str, Ru
     """Train the frozen config in `folder` to its end and return the exit code.
 
     resume: continue from the newest valid checkpoint, or from the start where there is none
-    callbacks: in the main process, besides those of the config, by name; they are not part of the run
+    callbacks: in the main process, besides the config's, by name; they are not part of the run
     Raises UserError (exit code 2) for bad input that is found before the first step.
     """
     if rank_in(folder.config):
@@ -143,7 +143,7 @@ def _prepared_process(folder: RunFolder) -> Iterator[None]:
 
 @dataclass
 class Attempt:
-    """One try at training a run: what exists of it when it ends, at whatever point.
+    """One try at training a run: the parts of it that exist when it ends, at whatever point.
 
     resumed_step: steps that the run had done before, for an end that comes before the checkpoint is read
     """
@@ -163,7 +163,7 @@ class Attempt:
 
     @property
     def started(self) -> bool:
-        """Whether a step was taken in this process."""
+        """Return whether a step was taken in this process."""
         return self.job is not None and self.job.state.step != self.job.state.start_step
 
 
@@ -218,7 +218,7 @@ def ending_after(error: BaseException, attempt: Attempt) -> Ending:
 
 
 def record_ending(attempt: Attempt, ending: Ending) -> None:
-    """Write how the run ended, and close what it had opened."""
+    """Write how the run ended, and close everything that it had opened."""
     folder = attempt.folder
     folder.set_status(ending.state, ending.reason, step=attempt.step, exit_code=ending.code)
     if ending.reason:
@@ -256,7 +256,7 @@ def close(attempt: Attempt, ending: Ending) -> None:
 
 
 def print_result(folder: RunFolder) -> None:
-    """Print the metrics of a finished run, what it cost, and its folder."""
+    """Print the metrics of a finished run, its cost, and its folder."""
     summary = folder.summary()
     metrics = "  ".join(f"{name} {value:.4g}" for name, value in summary["metrics"].items() if "@" not in name)
     lengths = re.compile(r"@\d+x$")  # those of longer sequences are in a table of their own

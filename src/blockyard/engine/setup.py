@@ -51,13 +51,13 @@ Log = Callable[[int, dict[str, float]], None]  # of the metrics of a step
 
 
 def record(run: RunSetup, data: DataSetup, model: BuiltModel, point: ResumePoint) -> Path | None:
-    """Write what other processes and later readers need, before the first step; return the checkpoint to load."""
+    """Write the facts that other processes and later readers need; return the checkpoint to load."""
     folder, components = run.folder, run.components
     fingerprint = components.data.fingerprint()
-    recorded = folder.facts().get("data")
-    if point.path is not None and isinstance(recorded, dict) and recorded.get("fingerprint") not in (None, fingerprint):
+    recorded = folder.facts().get("data", {}).get("fingerprint")
+    if point.path is not None and recorded not in (None, fingerprint):
         raise UserError(
-            f"the data of {folder.path} changed since the run began (fingerprint {recorded['fingerprint']}, now "
+            f"the data of {folder.path} changed since the run began (fingerprint {recorded}, now "
             f"{fingerprint}); restore the old data, or force=true starts over"
         )
     checkpoint = restore_files(folder, point)
@@ -107,7 +107,7 @@ def split_callbacks(named: Mapping[str, Any]) -> tuple[dict[str, RunCallback], t
 
 
 def check_inside(run: RunSetup, model: BuiltModel, data: DataSetup) -> None:
-    """Measure what `trainer.inspect` names on two samples. Raises UserError where there is nothing to measure."""
+    """Measure the numbers of `trainer.inspect` on two samples. Raises UserError if there is nothing to measure."""
     names = run.options.inspect
     if not names:
         return
@@ -128,7 +128,7 @@ def prepare(
     """Do everything up to the first step. Raises UserError for a config that cannot work here.
 
     log_metrics: writes the metrics of a step; is not called in processes other than the main one
-    callbacks: besides those of the config
+    callbacks: besides the config's
     """
     components = build.Components(folder.config)
     run = RunSetup(folder, components, components.node("trainer"))
@@ -293,7 +293,7 @@ def _total_steps(options: TrainerPlan, steps_per_epoch: int, *, warn: bool) -> i
 
 
 def go_on(run: RunSetup) -> bool:
-    """Give a new run that goes on from a finished one the state in which that ended; whether this was done.
+    """Give a new run that goes on from a finished one its last state; return whether this was done.
 
     Raises UserError where that state is not there any more.
     """
@@ -313,7 +313,7 @@ def prepare_tokenizers(run: RunSetup, *, resume: bool) -> None:
     if init is None and not taught:
         return
     rank = rank_of(run.options.devices)
-    begun = bool(rank and (run.folder.facts().get("start") or {}).get("checkpoint"))
+    begun = bool(rank and run.folder.facts().get("start", {}).get("checkpoint"))
     if not begun and not (resume and _has_checkpoint(run)):
         if init is not None:
             init.prepare_tokenizers(run.components)
@@ -327,9 +327,9 @@ def prepare_tokenizers(run: RunSetup, *, resume: bool) -> None:
 
 
 def take_weights(run: RunSetup, model: BuiltModel, *, rank: int, resume: bool) -> None:
-    """Put the weights of the source into the model of a new run, print what was taken, and record it in run.json.
+    """Put the weights of the source into the model of a new run, print the transfer, and record it in run.json.
 
-    Raises UserError where they do not fit, or are not those that the config names.
+    Raises UserError if they do not fit, or are not the weights that the config names.
     """
     init, folder = run.components.init, run.folder
     if init is None:

@@ -31,7 +31,7 @@ _PATIENCE = 600.0  # seconds other processes wait for the main one to prepare th
 
 @dataclass(frozen=True)
 class RunSetup:
-    """What is to be run: a folder, its components and its trainer options."""
+    """The parts of a run before its data is read: a folder, its components and its trainer options."""
 
     folder: RunFolder
     components: build.Components
@@ -40,7 +40,7 @@ class RunSetup:
 
 @dataclass(frozen=True)
 class DataSetup:
-    """The splits, and this process's share of them. warnings: what was logged about the data as it was read"""
+    """The splits, and this process's share of them. warnings: as logged about the data when it was read"""
 
     splits: Splits
     layout: Layout
@@ -106,7 +106,7 @@ def lay_out(splits: Splits, batch_size: int, options: TrainerPlan, *, seed: int,
 
 
 def targets_vary(spec: DataSpec) -> bool:
-    """Whether samples may have different numbers of targets: real values and labels may be missing."""
+    """Return whether samples may have different numbers of targets: real values and labels may be missing."""
     return spec.variable or spec.packed or spec.target in ("symbols", "values", "labels", "tags")
 
 
@@ -122,7 +122,7 @@ def _lengths(split: Split) -> Tensor:
 
 def _wait_for_main(folder: RunFolder) -> None:
     until = time.monotonic() + _PATIENCE
-    while (folder.facts().get("start") or {"by": ""})["by"] != holder(folder.path):
+    while folder.facts().get("start", {"by": ""})["by"] != holder(folder.path):
         if time.monotonic() > until:
             raise UserError(f"the main process did not prepare {folder.path} within {_PATIENCE:.0f} s")
         time.sleep(0.1)

@@ -53,12 +53,12 @@ def build_model(run: RunSetup, data: DataSetup) -> BuiltModel:
 
 def _recorded(folder: RunFolder, name: str, option: str | int) -> Any:
     """Return the record of that name in run.json; None where it is of another value of the option."""
-    recorded = folder.facts().get(name)
-    return recorded if isinstance(recorded, dict) and recorded.get("asked") == option else None
+    recorded = folder.facts().get(name, {})
+    return recorded if recorded.get("asked") == option else None
 
 
 def _precision(folder: RunFolder, options: TrainerPlan, device: torch.device) -> PrecisionRecord:
-    """The precision of a run, and why. A run never changes it: what run.json has counts."""
+    """Return the precision of a run, and why. A run never changes it: the record in run.json counts."""
     recorded: PrecisionRecord | None = _recorded(folder, "precision", options.precision)
     if recorded is not None:
         return recorded

@@ -23,8 +23,7 @@ from blockyard.evaluate.sample_predictions import SampleRecorder
 from blockyard.evaluate.tagged import TagRecorder
 from blockyard.evaluate.written import Written, write_split
 from blockyard.model._block_stack import loops
-from blockyard.runs.checkpoint import BEST, LAST, BadCheckpointError, read
-from blockyard.runs.checkpoint_weights import average_in, load_weights
+from blockyard.runs.checkpoint import BEST, LAST, BadCheckpointError, average_in, load_weights, read
 from blockyard.runs.predictions_file import TEST, SamplePredictions
 
 log = logging.getLogger("blockyard")
@@ -32,11 +31,11 @@ log = logging.getLogger("blockyard")
 
 @dataclass(frozen=True)
 class Summary:
-    """What a finished run leaves.
+    """The results of a finished run.
 
     values: the content of summary.json; curves: evaluations on longer sequences
     predictions: of the test samples, None where the objective has none for a sample
-    written: what `trainer.write` has written for the test sources, or the test sentences with their tags; else None
+    written: texts of `trainer.write` for the test sources, or the test sentences with their tags; else None
     weights, step: the checkpoint that all are about
     """
 
@@ -59,20 +58,28 @@ def summarize(job: Job) -> Summary:
     tags = TagRecorder.of(job.components.objective, split)
     test = job.evaluator(model, split, options.limit_test, observe=recorder if tags is None else tags)
     predictions = recorder.result(part="test", weights=weights, step=step, fingerprint=data.fingerprint())
+    directions = _directions(job)
     metrics = {f"val/{key}": value for key, value in validation.items()}
     metrics |= {f"test/{key}": value for key, value in test.items()}
     metrics |= _averages(job, weights, step)
     metrics |= _loops(job, model)
     curves = _curves(job, model)
-    metrics |= {key: value for curve in curves for key, value in curve.metrics().items()}
+    refused: dict[str, Any] = {"refused": {}} if curves else {}
+    for curve in curves:
+        metrics |= curve.metrics()
+        refused["refused"] |= curve.refused()
     written = _written(job, model)
-    metrics |= {} if written is None else written.metrics()
+    if written is not None:
+        metrics |= written.metrics()
+        directions |= written.directions()
     metrics |= _inside(job, model)
-    sample = cost_card.two_samples(job.splits.train, data.batch_size if data.spec.variable else 1).to(job.device)
+    # Samples of different lengths are padded: FLOPs are counted at the length of a whole batch.
+    samples_of_cost = data.batch_size if data.spec.variable else 1
+    sample = cost_card.two_samples(job.splits.train, samples_of_cost).to(job.device)
     values = {
         "metrics": metrics,
-        "directions": _directions(job) | ({} if written is None else written.directions()),
-        **({"refused": {k: reason for curve in curves for k, reason in curve.refused().items()}} if curves else {}),
+        "directions": directions,
+        **refused,
         "monitor": list(state.monitor),
         "weights": weights,
         "predictions": recorder.record(predictions, TEST),
@@ -100,12 +107,13 @@ def summarize(job: Job) -> Summary:
         "load": cost_card.load(),
         "data": {"fingerprint": data.fingerprint(), **sizes(job.splits), **_class_names(job)},
     }
-    written = written if tags is None else tags.result("test")
+    if tags is not None:
+        written = tags.result("test")
     return Summary(values, curves, predictions, written, weights, step)
 
 
 def best_model(job: Job) -> tuple[Model, str, int]:
-    """A new model with the best weights, their file and step; the last weights where the best are unusable."""
+    """Return a new model with the best weights, their file and step; with the last weights if the best are unusable."""
     folder = job.folder
     model = job.components.model(folder.seed)
     for name in (BEST, LAST):
@@ -120,18 +128,18 @@ def best_model(job: Job) -> tuple[Model, str, int]:
 
 
 def sizes(splits: Splits) -> dict[str, int]:
-    """Samples in each split."""
+    """Return the number of samples of each split."""
     return {name: len(split) for name, split in splits._asdict().items()}
 
 
 def _class_names(job: Job) -> dict[str, list[str]]:
-    """The names of the classes, in the order of their numbers, where the data has them."""
+    """Return the names of the classes, in the order of their numbers, where the data has them."""
     names = job.components.data.spec.class_names
     return {"classes": list(names)} if names else {}
 
 
 def _validation(job: Job, model: Model, step: int) -> dict[str, float]:
-    """The validation metrics of the weights of `step`; those of the best weights were computed during training."""
+    """Return the validation metrics of the weights of `step`; for the best weights they are known from training."""
     best = job.loop.callbacks.checkpoint
     # Several processes share an evaluation, and add up in another order.
     if step == best.best_step and job.layout.world == 1:
@@ -140,7 +148,7 @@ def _validation(job: Job, model: Model, step: int) -> dict[str, float]:
 
 
 def _averages(job: Job, weights: str, step: int) -> dict[str, float]:
-    """The validation and test metrics of the averages that callbacks kept of the weights in the file `weights`."""
+    """Return the validation and test metrics of the averages that callbacks kept beside the file `weights`."""
     metrics: dict[str, float] = {}
     folder, options = job.folder, job.options
     for name in job.loop.callbacks.averages:
@@ -159,7 +167,7 @@ def _averages(job: Job, weights: str, step: int) -> dict[str, float]:
 
 
 def _loops(job: Job, model: Model) -> dict[str, float]:
-    """The validation and test metrics with other numbers of times through the loop of blocks."""
+    """Return the validation and test metrics with other numbers of times through the loop of blocks."""
     metrics: dict[str, float] = {}
     splits = (("val", job.splits.validation, job.options.limit_val), ("test", job.splits.test, job.options.limit_test))
     for times in job.options.loops:
@@ -171,7 +179,7 @@ def _loops(job: Job, model: Model) -> dict[str, float]:
 
 
 def _directions(job: Job) -> dict[str, str]:
-    """Whether lower or higher is better, for each metric by its full name."""
+    """Return the better direction, min or max, of each metric by its full name."""
     directions = {"train/loss": "min"}
     best, mode = job.components.objective.best()
     spec = job.components.data.spec
@@ -189,7 +197,7 @@ def _directions(job: Job) -> dict[str, str]:
 
 
 def _written(job: Job, model: Model) -> Written | None:
-    """What the model writes for the sources of the test split, if the config requests it."""
+    """Return the texts that the model writes for the sources of the test split, if the config requests it."""
     if not job.options.write:
         return None
     components, tokenizer = job.components, job.components.tokenizer
@@ -209,7 +217,7 @@ def _written(job: Job, model: Model) -> Written | None:
 
 
 def _inside(job: Job, model: Model) -> dict[str, float]:
-    """The numbers from inside the model over the test split that the config requests."""
+    """Return the numbers from inside the model over the test split that the config requests."""
     if not job.options.inspect:
         return {}
     values = inside(
@@ -226,7 +234,7 @@ def _inside(job: Job, model: Model) -> dict[str, float]:
 
 
 def _curves(job: Job, model: Model) -> list[Curve]:
-    """Validation and test split on longer sequences, if the config requests it."""
+    """Evaluate the validation and test split on longer sequences, if the config requests it."""
     options = job.options
     if not options.extrapolate:
         return []
@@ -255,7 +263,7 @@ def _curves(job: Job, model: Model) -> list[Curve]:
 
 
 def _speed(state: RunState, windows: Sequence[float]) -> dict[str, float | None]:
-    """Speed of a step; where steps grow, samples and tokens a second are those of the whole run."""
+    """Return the speed of a step; if steps grow, samples and tokens a second over the whole run."""
     speed = cost_card.speed(windows, state.batch_size, state.tokens)
     if state.growth is None or not state.seconds:
         return speed

@@ -121,7 +121,7 @@ def growth_problems(plan: TrainerPlan, data: DataModule, objective: Objective, s
 
 
 def trainer_problems(plan: TrainerPlan, data: DataModule, objective: Objective, model: Architecture) -> list[str]:
-    """Return what cannot work, one sentence each; known before anything is read."""
+    """Return the problems of these parts together, one sentence each; known before anything is read."""
     issues = []
     readers = 1 if plan.context else plan.world
     shards = plan.accumulate * readers
@@ -301,12 +301,17 @@ class TrainerPlan:
 
     @property
     def sharded(self) -> bool:
-        """Whether each process holds a part of the weights."""
+        """Return whether each process holds a part of the weights."""
         return self.strategy == "fsdp"
 
     @property
+    def distributed(self) -> bool:
+        """Return whether the processes of the run are connected, as with strategy=ddp also for a single one."""
+        return self.sharded or self.world > 1 or self.strategy == "ddp"
+
+    @property
     def context(self) -> bool:
-        """Whether every sequence is cut among the processes."""
+        """Return whether every sequence is cut among the processes."""
         return self.strategy == "context"
 
     def device_type(self) -> str:
@@ -341,11 +346,11 @@ class TrainerPlan:
         return Growth(batch, Ramp(self.first_context or tokens, tokens, to_steps(self.context_warmup, total)))
 
     def problems(self, data: DataModule, objective: Objective, model: Architecture) -> list[str]:
-        """What cannot work with this data, objective and model, one sentence each; known before anything is read."""
+        """Return the problems with this data, objective and model, one sentence each; known before anything is read."""
         return trainer_problems(self, data, objective, model)
 
     def model_problems(self, model: nn.Module) -> list[str]:
-        """What of a built model this trainer cannot train, one sentence each."""
+        """Return why this trainer cannot train a built model, one sentence each."""
         issues = [
             *_kernel_problems(model, self.attention),
             *(context_parallel.model_problems(model, self.world) if self.context else []),

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from blockyard.runs.predictions_file import SamplePredictions
 
 
-# A function of a run's model and one of its splits, under the settings that the run recorded.
-
 Result = TypeVar("Result")
 
 log = logging.getLogger("blockyard")
@@ -124,11 +122,11 @@ def evaluate(
     metrics: Any = None,
     loops: Sequence[int] = (),
 ) -> dict[str, float]:
-    """The metrics of a run's objective on a split, named as in its metrics.csv: `test/accuracy`.
+    """Compute the metrics of a run's objective on a split, named as in its metrics.csv: `test/accuracy`.
 
     run: a path, a name, an id or the beginning of one, or `last`; which: "best", "last" or "previous"
     metrics: further metrics by name, in place of the run's own (`objective.metrics`)
-    loops: numbers of times through the loop of `model.order`; the metrics are those of each, `test/accuracy@4loops`
+    loops: numbers of times through the loop of `model.order`, each with its metrics, `test/accuracy@4loops`
     Raises UserError for a model without such a loop, and where the run, its checkpoint or its data are missing.
     """
     from blockyard.evaluate.loop import evaluate as measure
@@ -164,7 +162,7 @@ def evaluate_samples(
     outputs: str | os.PathLike[str] = "outputs",
     allow: tuple[str, ...] | list[str] = (),
 ) -> tuple[dict[str, float], SamplePredictions, Loaded]:
-    """The metrics as of `evaluate`, and the prediction for each sample of the split, as the run's last test keeps them.
+    """Compute metrics as `evaluate` does, and the prediction for each sample, as the run's last test keeps them.
 
     Raises UserError as `evaluate` does, and for an objective that has no one prediction for a sample.
     """
@@ -204,8 +202,9 @@ def evaluate_written(
     outputs: str | os.PathLike[str] = "outputs",
     allow: tuple[str, ...] | list[str] = (),
 ) -> tuple[Written, Loaded]:
-    """What a run writes for every source of a split, with a decoder or at once, with its scores; or the sentences of a
-    split with the tags that it predicts.
+    """Write the target of every source of a split, with a decoder or at once, and score the texts.
+
+    Of a run that tags words, the texts are the sentences with their predicted tags.
 
     beam: hypotheses of a beam search; None decodes greedily, or of codes of images and sounds draws a sample
     length_penalty: divide the log probability of a hypothesis by its length to this power
@@ -266,7 +265,7 @@ def evaluate_written(
 
 
 def _judge_of(loaded: Loaded, judge: str | None, **settings: Any) -> Loaded | None:
-    """The run that hears what a run of sounds writes; None of other runs. Raises UserError for one that cannot."""
+    """Return the run that transcribes the written sounds; None where texts are written. Raises UserError without it."""
     from blockyard.contracts import SoundTokenizer
     from blockyard.generate.judge import check_hears
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class ByPosition(Objective):
-    """Wraps an objective and computes one of its metrics over each of `parts` parts of a sequence too.
+    """Wrap an objective and compute one of its metrics over each of `parts` parts of a sequence too.
 
-    It evaluates and never trains. names: of the metrics that were added
+    It evaluates and never trains. names: of the added metrics
     """
 
     def __init__(self, inner: Objective, metric: str, context: int, parts: int) -> None:
@@ -27,34 +27,35 @@ class ByPosition(Objective):
         self.names = [f"{metric} {number}" for number in range(parts)]
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
-        """V of the inner objective."""
+        """Return V of the inner objective."""
         return self.inner.outputs(data, tokens)
 
     def prepare(self, batch: Batch, key: int | None = None) -> Batch:
-        """The batch of the inner objective."""
+        """Return the batch of the inner objective."""
         return self.inner.prepare(batch, key)
 
     def ready(self, batch: Batch, key: int | None = None) -> Batch:
-        """The prepared batch of the inner objective, which may read the source."""
+        """Return the prepared batch of the inner objective, which may read the source."""
         return self.inner.ready(batch, key)
 
     def count(self, batch: Batch) -> int:
-        """The targets that the inner objective counts."""
+        """Return the number of targets that the inner objective counts."""
         return self.inner.count(batch)
 
     def loss(self, prediction: Tensor, target: Any) -> Tensor:
-        """The loss of the inner objective."""
+        """Return the loss of the inner objective."""
         return self.inner.loss(prediction, target)
 
     def best(self) -> tuple[str, str]:
-        """The metric that selects weights, and its direction, of the inner objective."""
+        """Return the metric by which the inner objective selects weights, and its direction."""
         return self.inner.best()
 
     def metrics(self, split: Split | None = None) -> dict[str, Any]:
-        """Those of the inner objective, and one for each part: tokens [part * context, (part + 1) * context)."""
+        """Return the metrics of the inner objective, and one for each part: its tokens from part * context on."""
         metrics: dict[str, Any] = dict(self.inner.metrics(split))
         for number, name in enumerate(self.names):
             start = number * self.context
+            # A metric of torchmetrics holds state, so that each part needs an instance of its own.
             metrics[name] = _Slice(self.inner.metrics(split)[self.metric], slice(start, start + self.context))
         return metrics
 
@@ -79,11 +80,8 @@ class _Slice:
         return self.metric.compute()
 
 
-# A metric over the samples of each slice of a split as well as over all of them.
-
-
 class BySlice:
-    """The metric that selects weights, once for each slice.
+    """The metric that selects weights, once for each slice of a split.
 
     A slice has a complete set of the objective's metrics, because some are functions of others. The targets of samples
     outside of a slice are ignored, so that each process updates every metric, with or without samples of the slice.
@@ -92,14 +90,13 @@ class BySlice:
     """
 
     def __init__(self, objective: Objective, split: Split | None, names: Sequence[str], device: torch.device) -> None:
-        best = objective.best()[0]
-        facts = split.parts if isinstance(split, Mixed) else dict.fromkeys(names, split)
-        self.sets = {
-            name: {key: metric.to(device) for key, metric in objective.metrics(facts[name]).items()} for name in names
-        }
-        self.reported = {
-            name: list(metrics) if isinstance(split, Mixed) else [best] for name, metrics in self.sets.items()
-        }
+        split_by_name = split.parts if isinstance(split, Mixed) else dict.fromkeys(names, split)
+        self.sets: dict[str, dict[str, Any]] = {}
+        self.reported: dict[str, list[str]] = {}
+        for name in names:
+            metrics = objective.metrics(split_by_name[name])
+            self.sets[name] = {key: metric.to(device) for key, metric in metrics.items()}
+            self.reported[name] = list(metrics) if isinstance(split, Mixed) else [objective.best()[0]]
 
     @property
     def metrics(self) -> Iterator[torchmetrics.Metric]:
@@ -119,10 +116,11 @@ class BySlice:
                 metric.update(prediction, target)
 
     def compute(self) -> dict[str, float]:
-        """The metric of each slice that has a sample, or all of a part of a mixture: "accuracy@NAME" -> value."""
-        values = {
-            f"{metric}@{name}": float(metrics[metric].compute())
-            for name, metrics in self.sets.items()
-            for metric in self.reported[name]
-        }
-        return {name: value for name, value in values.items() if not math.isnan(value)}
+        """Return the metric of each slice, or all of a part of a mixture: "accuracy@NAME" -> value."""
+        values: dict[str, float] = {}
+        for name, metrics in self.sets.items():
+            for metric in self.reported[name]:
+                value = float(metrics[metric].compute())
+                if not math.isnan(value):  # NaN where the slice has no sample
+                    values[f"{metric}@{name}"] = value
+        return values

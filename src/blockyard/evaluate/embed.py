@@ -30,8 +30,7 @@ from blockyard.contracts.objective import source_as_input
 from blockyard.data.splits.order import take
 from blockyard.errors import UserError
 from blockyard.evaluate.api import check_split
-from blockyard.evaluate.new_inputs import new_inputs
-from blockyard.evaluate.predict_rows import BATCH
+from blockyard.evaluate.predict import BATCH, read_new
 from blockyard.runs.load import Loaded, load, splits_of
 
 if TYPE_CHECKING:
@@ -49,10 +48,12 @@ _PICTURES = (1, 3)  # channels of what can be shown
 
 @dataclass(frozen=True)
 class Embeddings:
-    """vectors: (n, D) float32, one for each input, or for each of its tokens with pool=none
+    """Vectors of inputs.
+
+    vectors: (n, D) float32, one for each input, or for each of its tokens with pool=none
     names: of each vector: the path or text of the input, or its number in the split
-    index: (n,) int64, the number of the input that a vector is of; tokens: the text, or the number, of the token that
-        it is of, None where a vector is one of a whole input
+    index: (n,) int64, the number of the vector's input; tokens: the text, or the number, of its token, None where a
+        vector stands for a whole input
     target: (n,) int64 classes, or (n, V) float values as the model is trained on them; None where there are none
     class_names: of the classes, in order
     pictures: (n, C, height, width) float of inputs that are images, None for others
@@ -73,13 +74,15 @@ class Embeddings:
 
     @property
     def classes(self) -> np.ndarray | None:
-        """(n,) int64, the class of each vector; None where targets are no classes."""
-        target = self.target
-        return target if target is not None and target.dtype.kind == "i" else None
+        """The class of each vector, (n,) int64; None where targets are no classes."""
+        if self.target is None or self.target.dtype.kind != "i":
+            return None
+        return self.target
 
     def neighbours(self, count: int = 5) -> tuple[np.ndarray, np.ndarray]:
-        """Return the nearest vectors of each by cosine, the nearest first, without itself: indices and cosines,
-        (n, count). Raises UserError for fewer vectors.
+        """Return the nearest other vectors of each vector by cosine, the nearest first: indices and cosines (n, count).
+
+        Raises UserError for fewer vectors.
         """
         from sklearn.neighbors import NearestNeighbors
 
@@ -89,13 +92,15 @@ class Embeddings:
             NearestNeighbors(n_neighbors=count + 1, metric="cosine").fit(self.vectors).kneighbors(self.vectors)
         )
         itself = index == np.arange(len(self))[:, None]
-        itself[:, -1] |= ~itself.any(1)  # others at the same place may come first, and stand for it
+        # Equal vectors may come first and leave a vector out of its own neighbours: then the last one is dropped.
+        itself[:, -1] |= ~itself.any(1)
         shape = (len(self), count)
         return index[~itself].reshape(shape), 1 - distance[~itself].reshape(shape)
 
     def agreement(self, count: int = 5) -> tuple[float, float] | None:
-        """Return the share of neighbours that have the class of their vector, and the share by chance: of two vectors
-        drawn without regard to where they lie. None without classes.
+        """Return the share of neighbours that have the class of their vector, and the share among random pairs.
+
+        None without classes.
         """
         classes = self.classes
         if classes is None:
@@ -119,8 +124,9 @@ class Embeddings:
         return np.asarray(TSNE(2, init="pca", random_state=0, perplexity=perplexity).fit_transform(self.vectors))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write .npz or .parquet: vectors, names, index, and what there is of tokens, target and class_names; meta as
-        JSON. Raises UserError for another suffix.
+        """Write vectors, names, index, and tokens and target if there are any; meta and class_names as JSON.
+
+        Raises UserError for another suffix than .npz and .parquet.
         """
         path = Path(path)
         if path.suffix not in SUFFIXES:
@@ -161,8 +167,8 @@ def embed(
 ) -> tuple[Embeddings, Loaded]:
     """Compute vectors of inputs, or of the samples of a split.
 
-    Nothing is hidden from the model, whatever its objective hides in training. Of an encoder and a decoder, the vectors
-    are those of the encoder.
+    Nothing is hidden from the model, whatever its objective hides in training. A model with an encoder and a decoder
+    gives the encoder's vectors.
 
     inputs: as `predict` takes them, for a run of any objective; none for a split
     split: "test", "validation" or "train"; default: test where there are no inputs
@@ -185,13 +191,15 @@ def embed(
         raise UserError(f"{loaded.folder.name}: {type(loaded.model).__name__} does not name what its layers give")
     reader = _Reader(loaded, str(layer), pool)
     if inputs:
-        names, batches = new_inputs(loaded, inputs, column)
-        batches = map(_as_source, batches) if reader.encodes else batches
+        part = None
+        names, batches = read_new(loaded, inputs, column)
+        if reader.encodes:
+            batches = map(_as_source, batches)
     else:
         if column is not None:
             raise UserError(f"column={column} is for tables; a split has its columns")
-        names, batches = _samples(loaded, split or "test", limit)
-    part = None if inputs else split or "test"
+        part = split or "test"
+        names, batches = _samples(loaded, part, limit)
     return reader.embeddings(names, batches, part), loaded
 
 
@@ -200,7 +208,7 @@ def _as_source(batch: Batch) -> Batch:
 
 
 def _samples(loaded: Loaded, split: str, limit: int | None) -> tuple[list[str], Iterator[Batch]]:
-    """The samples of a split by number, and batches as a model reads them."""
+    """Return the samples of a split by number, and batches as a model reads them."""
     check_split(split)
     samples = getattr(splits_of(loaded), split)
     count = len(samples) if limit is None else min(limit, len(samples))
@@ -215,7 +223,7 @@ def _samples(loaded: Loaded, split: str, limit: int | None) -> tuple[list[str], 
 
 
 def _shown(loaded: Loaded, batch: Batch) -> Batch:
-    """The batch as the objective prepares it, with all that it hides: it may only leave items out at the end."""
+    """Return the prepared batch with nothing hidden. The objective may drop items, but only at the end."""
     ready = loaded.objective.ready(batch)
     whole = source_as_input(batch) if loaded.objective.reads == "source" else batch
     inputs = whole.inputs[:, : ready.inputs.shape[1]]  # tokens (B, N) or (B, N, V); images keep their channels
@@ -223,16 +231,23 @@ def _shown(loaded: Loaded, batch: Batch) -> Batch:
 
 
 class _Reader:
-    """What a model's layer gives for batches, pooled."""
+    """Computes the pooled outputs of a model's layer for batches."""
 
     def __init__(self, loaded: Loaded, layer: str, pool: Pool | None) -> None:
-        self.loaded, self.model = loaded, loaded.model
+        self.loaded = loaded
+        self.model = loaded.model
         self.encodes = loaded.components.architecture.crosses and isinstance(self.model, EncodesSource)
         self.layer = layer
         options = getattr(self.model, "prefix_options", None)
         self.has_class = bool(options is not None and options.class_token) and not self.encodes
         causal = self.model.ctx.causal and not self.encodes
-        self.pool: Pool = pool or ("class" if self.has_class else "last" if causal else "mean")
+        if pool is None:
+            pool = "mean"
+            if self.has_class:
+                pool = "class"
+            elif causal:
+                pool = "last"
+        self.pool: Pool = pool
         if self.pool == "class" and not self.has_class:
             raise UserError(
                 f"pool=class: {loaded.folder.name} has no class token (model.prefix.class_token); use mean or last"
@@ -280,13 +295,11 @@ class _Reader:
 
     @property
     def _of_sample(self) -> bool:
-        """Whether a target is one of a whole sample."""
+        """Whether there is one target for a whole sample."""
         return self.loaded.data.spec.target in ("class", "values", "labels")
 
     def _stream(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The stream after the layer (B, M, D), and which of its places count: (B, M) bool; the class token's alone
-        with pool=class.
-        """
+        """Return the stream after the layer (B, M, D), and a mask (B, M) of the positions that are pooled."""
         record: dict[str, Any] = {}
         try:
             with torch.no_grad():
@@ -326,20 +339,24 @@ class _Reader:
         return tokenizer if isinstance(tokenizer, TextTokenizer) else None
 
     def _ids(self, batch: Batch) -> list[list[int]]:
-        """The token ids of each text of a batch; nothing where inputs are not texts."""
+        """Return the token ids of each text of a batch; none where inputs are not texts."""
         ids, lengths = (batch.source, batch.source_lengths) if self.encodes else (batch.inputs, batch.lengths)
         if self._tokenizer() is None or ids is None or ids.ndim != 2 or ids.is_floating_point():
             return []
-        sizes = [ids.shape[1]] * len(ids) if lengths is None else lengths.tolist()
-        return [row[:size] for row, size in zip(ids.tolist(), sizes, strict=True)]
+        if lengths is None:
+            return ids.tolist()
+        return [row[:size] for row, size in zip(ids.tolist(), lengths.tolist(), strict=True)]
 
     def _texts(self, batch: Batch) -> list[str]:
-        tokenizer, tokens = self._tokenizer(), self.model.ctx.tokens
+        tokenizer = self._tokenizer()
+        if tokenizer is None:
+            return []
+        tokens = self.model.ctx.tokens
         marks = {tokens.start, tokens.end, tokens.mask}
-        return [tokenizer.decode([i for i in ids if i not in marks]) for ids in self._ids(batch)] if tokenizer else []
+        return [tokenizer.decode([i for i in ids if i not in marks]) for ids in self._ids(batch)]
 
     def _tokens(self, batch: Batch, real: Tensor) -> list[str]:
-        """The text of each place that counts, or its number in its sequence."""
+        """Return the text of each pooled position, or its number in its sequence."""
         tokenizer, ids, spec = self._tokenizer(), self._ids(batch), self.model.ctx.tokens
         marks = {spec.start: "START", spec.end: "END", spec.mask: "MASK"}
         names = []
@@ -357,7 +374,7 @@ def _all_or(valid: Tensor | None, x: Tensor) -> Tensor:
 
 
 def _pooled(x: Tensor, real: Tensor, pool: Pool) -> tuple[Tensor, Tensor]:
-    """Vectors of a stream x (B, M, D), and the row of the batch of each. real: (B, M), the places that count."""
+    """Return vectors of a stream x (B, M, D), and the batch row of each vector. real: (B, M), the pooled positions."""
     index = torch.arange(len(x))
     if pool == "none":
         return x[real], index[:, None].expand_as(real)[real]

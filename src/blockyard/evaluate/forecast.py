@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.atomic_files import Formatted, csv_text, is_regular, write_text
-from blockyard.contracts import Forecaster, Splits
+from blockyard.contracts import Forecaster
 from blockyard.data.series_file import SeriesFile
 from blockyard.data.splits.series import SeriesData, SeriesSplit
 from blockyard.errors import UserError, shortened
@@ -25,6 +25,7 @@ from blockyard.runs.load import Loaded, load, splits_of
 
 _BATCH = 512
 LEVEL = 0.9
+HEAD = ("step", "time", "channel", "forecast", "low", "high", "true")  # columns of the CSV
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def forecast(
     outputs: str | os.PathLike[str] = "outputs",
     allow: Sequence[str] = (),
 ) -> tuple[WindowForecast, Loaded]:
-    """Return the forecast of the last window of the test split, or of what follows the last rows of a table.
+    """Return the forecast of the last window of the test split, or of the steps after the last rows of a table.
 
     file: a table with the columns of the run's data, in order of time; its last `data.history` rows are read
 
@@ -73,41 +74,55 @@ def forecast(
         raise UserError(
             f"{loaded.folder.name} does not forecast series; use a run of objective=forecast or objective=next_patch"
         )
-    splits = splits_of(loaded)
-    table = None if file is None else _table(data, Path(file))
-    history = None if table is None else _history(table, data)
-    test, errors = _series(splits)[2], _errors(loaded, _series(splits)[1])
+    _, validation, test = splits_of(loaded)
+    assert isinstance(validation, SeriesSplit)
+    assert isinstance(test, SeriesSplit)
+    true = None
+    if file is None:
+        start = int(test.starts[-1])
+        window = test.values[start:][: test.history + test.horizon].double() * test.std + test.mean
+        history, true = window[: test.history], window[test.history :]
+        times = data.times()
+        if times is not None:
+            times = times[start + test.history :][: test.horizon]
+    else:
+        table = _table(data, Path(file))
+        history = _history(table, data)
+        times = table.times_after(test.horizon)
+    errors = _errors(loaded, validation)
     edges = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=errors.dtype)
     # One step at a time: torch takes quantiles of 16 million numbers at most.
     low, high = torch.stack([torch.nanquantile(step, edges, dim=0) for step in errors.unbind(1)], 1)  # (H, C) each
-    outside = _errors(loaded, test)
-    observed = ~outside.isnan()
-    inside = ((outside >= low) & (outside <= high))[observed].float().mean()
-    true = None
-    if history is None:
-        times = data.times()
-        window = test.values[test.starts[-1] :][: test.history + test.horizon].double() * test.std + test.mean
-        history, true = window[: test.history], window[test.history :]
-        times = None if times is None else times[test.starts[-1] + test.history :][: test.horizon]
-    else:
-        assert table is not None
-        times = table.times_after(test.horizon)
-    prediction = _predict(loaded, ((history - test.mean) / test.std).float()[None], data)[0] * test.std + test.mean
-    names = tuple(map(str, data.channel_names))
-    facts = (level, len(errors), float(inside), None if times is None else tuple(times))
-    return WindowForecast(names, history, prediction, prediction + low, prediction + high, true, *facts), loaded
+    test_errors = _errors(loaded, test)
+    observed = ~test_errors.isnan()
+    inside = ((test_errors >= low) & (test_errors <= high))[observed].float().mean()
+    standardized = ((history - test.mean) / test.std).float()
+    prediction = _predict(loaded, standardized[None], data)[0] * test.std + test.mean
+    result = WindowForecast(
+        channels=tuple(map(str, data.channel_names)),
+        history=history,
+        forecast=prediction,
+        low=prediction + low,
+        high=prediction + high,
+        true=true,
+        level=level,
+        windows=len(errors),
+        coverage=float(inside),
+        times=None if times is None else tuple(times),
+    )
+    return result, loaded
 
 
 def _table(data: SeriesData, path: Path) -> SeriesFile:
-    """A table with the columns of a run's data. Raises UserError without the file."""
+    """Return a table with the columns of a run's data. Raises UserError without the file."""
     if not is_regular(path.expanduser()):
         raise UserError(f"file={shortened(str(path))}: no such file")
-    columns, time = tuple(map(str, data.channel_names)), getattr(data, "time", None)
-    return SeriesFile(path=str(path), columns=columns, time=time, history=data.history)
+    columns = tuple(map(str, data.channel_names))
+    return SeriesFile(path=str(path), columns=columns, time=getattr(data, "time", None), history=data.history)
 
 
 def _history(table: SeriesFile, data: SeriesData) -> Tensor:
-    """The last steps of a table (L, C) float64, checked as the data of a run is."""
+    """Return the last steps of a table (L, C) float64, checked as the data of a run is."""
     values = table.read()
     if len(values) < data.history:
         raise UserError(f"file={table.path}: it has {len(values)} rows, and the run reads a history of {data.history}")
@@ -118,13 +133,8 @@ def _history(table: SeriesFile, data: SeriesData) -> Tensor:
     return history
 
 
-def _series(splits: Splits) -> tuple[SeriesSplit, ...]:
-    assert all(isinstance(split, SeriesSplit) for split in splits)
-    return splits  # type: ignore[return-value]
-
-
 def _errors(loaded: Loaded, split: SeriesSplit) -> Tensor:
-    """True values minus forecasts (windows, H, C) of a split, in the units of the data; NaN where one is missing."""
+    """Return true values minus forecasts (windows, H, C), in the units of the data; NaN where a value is missing."""
     steps = torch.arange(split.history + split.horizon)
     parts = []
     for starts in split.starts.split(_BATCH):
@@ -136,7 +146,7 @@ def _errors(loaded: Loaded, split: SeriesSplit) -> Tensor:
 
 @torch.no_grad()
 def _predict(loaded: Loaded, history: Tensor, data: object) -> Tensor:
-    """Standardized histories (B, L, C) -> the steps after them (B, H, C) float64, channels apart or together."""
+    """Return the steps (B, H, C) float64 after standardized histories (B, L, C), with channels apart or together."""
     assert isinstance(data, SeriesData)
     assert isinstance(loaded.objective, Forecaster)
     model: nn.Module = loaded.model
@@ -147,26 +157,24 @@ def _predict(loaded: Loaded, history: Tensor, data: object) -> Tensor:
     return prediction.unflatten(0, (-1, history.shape[2]))[..., 0].transpose(1, 2).double()
 
 
-# A forecast as CSV and as text.
-
-HEAD = ("step", "time", "channel", "forecast", "low", "high", "true")
-
-
 def table_rows(window: WindowForecast) -> list[tuple[str, ...]]:
     """Return a row for each step and channel; time and true value are empty where they are missing or not known."""
     lines = []
     for step in range(len(window.forecast)):
         time = "" if window.times is None else window.times[step]
         for channel, name in enumerate(window.channels):
-            values = (part[step, channel].item() for part in (window.forecast, window.low, window.high))
-            true = float("nan") if window.true is None else window.true[step, channel].item()
-            lines.append((str(step + 1), time, name, *(f"{value:.8g}" for value in values), _number(true)))
+            values = [part[step, channel].item() for part in (window.forecast, window.low, window.high)]
+            true = ""
+            if window.true is not None and not window.true[step, channel].isnan():
+                true = f"{window.true[step, channel].item():.8g}"
+            lines.append((str(step + 1), time, name, *(f"{value:.8g}" for value in values), true))
     return lines
 
 
 def write(window: WindowForecast, path: Path) -> Path:
-    """Writes the rows as CSV, atomically. Raises OSError."""
-    write_text(path, csv_text(HEAD, ([*row[:3], *map(Formatted, row[3:])] for row in table_rows(window))))
+    """Write the rows as CSV, atomically. Raises OSError."""
+    rows = [[*row[:3], *map(Formatted, row[3:])] for row in table_rows(window)]
+    write_text(path, csv_text(HEAD, rows))
     return path
 
 
@@ -178,14 +186,8 @@ def summary(window: WindowForecast) -> str:
     )
     if window.true is None:
         return band
+    lines = []
     errors = (window.true - window.forecast).abs().nanmean(0).tolist()
-    return "\n".join(
-        [
-            *(f"{name}: mean absolute error {error:.4g}" for name, error in zip(window.channels, errors, strict=True)),
-            band,
-        ]
-    )
-
-
-def _number(value: float) -> str:
-    return "" if value != value else f"{value:.8g}"
+    for name, error in zip(window.channels, errors, strict=True):
+        lines.append(f"{name}: mean absolute error {error:.4g}")
+    return "\n".join([*lines, band])

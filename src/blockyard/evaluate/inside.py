@@ -40,7 +40,7 @@ def inside(
     limit: int | None = None,
     halt: Callable[[], None] | None = None,
 ) -> dict[str, float]:
-    """Every measure of `names` over a split, in float32; the model is left in the mode it was in.
+    """Return every measure of `names` over a split, in float32. The model is left in the mode that it was in.
 
     limit: batches to look at, or None for all
     halt: called before each batch; raises to interrupt the measurement
@@ -79,12 +79,12 @@ class _Outliers:
         self.norms.append(last[:, prefix:][real[:, prefix:]].cpu())
 
     def value(self) -> float:
-        """The share over all tokens."""
+        """Return the share over all tokens."""
         return outlier_share(torch.cat(self.norms))
 
 
 class _Asked:
-    """Averages the attention on what questions ask for."""
+    """Averages the attention on the parts of images that questions ask for."""
 
     def __init__(self, model: nn.Module, split: Split) -> None:
         if not isinstance(split, AsksForPart):
@@ -108,26 +108,23 @@ class _Asked:
             self.shares.append(region_share(weights, patches).flatten().cpu())
 
     def _padded(self, region: Tensor) -> Tensor:
-        """The region, with the pixels that the tokenizer of the source adds."""
+        """Return the region with the pixels that the tokenizer of the source adds."""
         assert isinstance(self.model.ctx, Context)
         return F.pad(region, self.model.ctx.source_tokens.padding or (0, 0, 0, 0))
 
     def value(self) -> float:
-        """The mean over all questions, layers and heads; NaN where no question asks for a part."""
+        """Return the mean over all questions, layers and heads; NaN where no question asks for a part."""
         return float(torch.cat(self.shares).mean())
 
 
 _MEASURES: dict[str, type[_Outliers | _Asked]] = {"outliers": _Outliers, "asked": _Asked}
 
 
-# Norms of tokens.
-
-
 def token_norms(model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], Tensor, int]:
-    """The norms of a model's tokens in the stream: before the first block (`stream`) and after each (`block.0`, ...).
+    """Return the norms of a model's tokens before the first block (`stream`) and after each (`block.0`, ...).
 
-    Returns norms (B, P + N) by name, which of these are tokens and no padding (B, P + N) bool, and the number P of
-    class and register tokens.
+    The result has the norms (B, P + N) by name, a mask (B, P + N) that is False at padding, and the number P of class
+    and register tokens.
 
     Raises ValueError for a model whose blocks do not run over its tokens, and for one of several streams.
     """
@@ -143,18 +140,15 @@ def token_norms(model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], Tens
 
 
 def outlier_share(norms: Tensor) -> float:
-    """The share of norms (n,) that are more than FACTOR times their median."""
+    """Return the share of norms (n,) that are more than FACTOR times their median."""
     return float((norms > FACTOR * norms.median()).float().mean())
 
 
-# Attention on the patches of a source.
-
-
 def source_keys(model: nn.Module, call: maps.Seen) -> tuple[int, int, tuple[int, ...]] | None:
-    """The first key of a call that is a patch of the source, how many are, and their layout; None where none is.
+    """Return the first key of a call that is a patch of the source, the number of patches, and their layout.
 
-    Patches are all of the keys that are read across, or stand in front of a sequence, behind its class and register
-    tokens.
+    Patches are all keys of cross attention, or stand in front of a sequence, behind its class and register tokens.
+    None where no key is one.
     """
     ctx = getattr(model, "ctx", None)
     if not isinstance(ctx, Context) or ctx.data.source is None or len(ctx.source_tokens.grid) != 2:
@@ -169,19 +163,22 @@ def source_keys(model: nn.Module, call: maps.Seen) -> tuple[int, int, tuple[int,
 
 
 def trained_slots(call: maps.Seen) -> int:
-    """The number of trained keys in front of those of the sequence; they belong to no token."""
+    """Return the number of trained keys in front of the keys of the sequence. They belong to no token."""
     extra = len(call.k_seq) - len(call.seq)
-    return extra if extra > 0 and call.k_seq.num_prefix - call.seq.num_prefix == extra else 0
+    # In cross attention too there are more keys than queries, but not all of the surplus is prefix.
+    if extra > 0 and call.k_seq.num_prefix - call.seq.num_prefix == extra:
+        return extra
+    return 0
 
 
 def region_patches(region: Tensor, grid: tuple[int, ...]) -> Tensor:
-    """Which patches of a grid hold a pixel of a region: (..., height, width) bool -> (..., M) bool."""
+    """Return the patches of a grid that hold a pixel of a region: (..., height, width) bool -> (..., M) bool."""
     pooled = F.adaptive_max_pool2d(region.float().unflatten(0, (-1, 1)), (grid[0], grid[1]))
     return pooled.flatten(1) > 0
 
 
 def region_share(weights: Tensor, patches: Tensor) -> Tensor:
-    """The share of each head's attention on the source that is on `patches`.
+    """Return the share of each head's attention on the source that is on `patches`.
 
     weights: (B, H, M), of one query over the patches of the source; patches: (B, M) bool -> (B, H)
     """
@@ -190,7 +187,7 @@ def region_share(weights: Tensor, patches: Tensor) -> Tensor:
 
 
 def _of_query(model: nn.Module, call: maps.Seen) -> Tensor:
-    """The weights (B, H, M) of the class token, else of a causal model's last token, else the mean over the tokens."""
+    """Return the weights (B, H, M) of the class token, else of a causal model's last token, else the tokens' mean."""
     weights, valid = call.weights(), call.seq.valid  # (B, H, N, M), (B, N)
     if call.seq.num_prefix and has_class_token(model):
         return weights[:, :, 0]
@@ -204,6 +201,6 @@ def _of_query(model: nn.Module, call: maps.Seen) -> Tensor:
 
 
 def has_class_token(model: nn.Module) -> bool:
-    """Whether the first token of the model's prefix is a class token."""
+    """Return whether the first token of the model's prefix is a class token."""
     options = getattr(model, "prefix_options", None)
     return options is not None and bool(options.class_token)

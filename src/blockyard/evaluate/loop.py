@@ -19,7 +19,7 @@ from blockyard.ops.autocast import autocast
 
 
 def samples_of_pass(split: Split, batch_size: int, limit: int | None) -> int:
-    """How many samples `evaluate` looks at. limit: batches, or None for all."""
+    """Return the number of samples that `evaluate` looks at. limit: batches, or None for all."""
     return EvalOrder(split, batch_size).samples(limit or None)
 
 
@@ -45,7 +45,7 @@ class PassMetrics:
         self._by_slice.update(prediction, batch)
 
     def compute(self) -> dict[str, float]:
-        """Every metric by name, without a prefix; `accuracy@NAME` for each slice that has a sample."""
+        """Return every metric by name, without a prefix; `accuracy@NAME` for each slice that has a sample."""
         return {name: float(metric.compute()) for name, metric in self._metrics.items()} | self._by_slice.compute()
 
 
@@ -64,7 +64,7 @@ def evaluate(
     slices: Sequence[str] = (),
     observe: Callable[[Tensor, Batch], None] | None = None,
 ) -> dict[str, float]:
-    """Every metric of the objective over `split`, by name and without a prefix.
+    """Return every metric of the objective over `split`, by name and without a prefix.
 
     The metric that selects weights is also computed over the samples of each slice: `accuracy@NAME`. A slice without
     a sample has none.

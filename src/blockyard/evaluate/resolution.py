@@ -32,6 +32,8 @@ from blockyard.runs.load import load
 if TYPE_CHECKING:
     from blockyard.runs.load import Loaded
 
+LARGEST_FACTOR = 16  # of a side: 256 times as many pixels
+
 
 @dataclass(frozen=True)
 class Size:
@@ -52,7 +54,7 @@ class Resolutions:
     sizes: list[Size]
 
     def plain(self) -> dict[str, Any]:
-        """The results as plain data, as they are saved."""
+        """Return the results as plain data, as they are saved."""
         return asdict(self)
 
 
@@ -66,8 +68,8 @@ class ResizedSplit:
         return len(self.split)
 
     def __getattr__(self, name: str) -> Any:
-        """What else the split has, such as the units of its targets (`Standardized`)."""
-        if name == "split":  # of a copy that is being made
+        """Return any other attribute of the split, such as the units of its targets (`Standardized`)."""
+        if name == "split":  # `copy` and `pickle` ask before there is a split
             raise AttributeError(name)
         return getattr(self.split, name)
 
@@ -89,9 +91,11 @@ def at_resolutions(
     batch_size: int,
     **settings: Any,
 ) -> Resolutions:
-    """The objective's metrics over `split` at the size of training, `shape` (height, width), and `factors` times that.
+    """Compute the objective's metrics over `split` at the size of training and `factors` times that.
 
-    Batches hold about as many pixels at every size. settings: of `evaluate`; `limit` counts batches of training's size
+    Batches hold about as many pixels at every size.
+
+    shape: height and width in training; settings: of `evaluate`; `limit` counts batches of training's size
     """
     limit = settings.pop("limit", None)
     count = len(split) if limit is None else min(len(split), limit * batch_size)
@@ -123,29 +127,28 @@ class _First:
         return self.count
 
     def __getattr__(self, name: str) -> Any:
-        """What else the split has."""
-        if name == "split":  # of a copy that is being made
+        """Return any other attribute of the split."""
+        if name == "split":  # `copy` and `pickle` ask before there is a split
             raise AttributeError(name)
         return getattr(self.split, name)
 
 
 def table(resolutions: Resolutions) -> str:
-    """The results as text: a line for each size."""
+    """Return the results as text: a line for each size."""
     names = list(next(size.metrics for size in resolutions.sizes if size.metrics))
     lines = [["factor", "pixels", *names]]
     for size in resolutions.sizes:
-        start = [f"{size.factor:g}", " x ".join(map(str, size.pixels))]
-        lines.append([*start, *([f"{size.metrics[name]:.5g}" for name in names] if size.metrics else [])])
+        values = [f"{size.metrics[name]:.5g}" for name in names] if size.metrics else []
+        lines.append([f"{size.factor:g}", " x ".join(map(str, size.pixels)), *values])
     widths = [max(len(line[i]) for line in lines if len(line) > i) for i in range(len(lines[0]))]
-    texts = ["  ".join(cell.ljust(widths[i]) for i, cell in enumerate(line)).rstrip() for line in lines]
-    refused = {number: size.refused for number, size in enumerate(resolutions.sizes, start=1) if size.refused}
-    texts = [f"{text}  refused: {refused[number]}" if number in refused else text for number, text in enumerate(texts)]
-    return (
-        "\n".join(texts) + f"\nthe same {resolutions.samples:,} images of the {resolutions.part} split at every size\n"
-    )
-
-
-LARGEST_FACTOR = 16  # of a side: 256 times as many pixels
+    texts = []
+    for line in lines:
+        texts.append("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=False)).rstrip())
+    for number, size in enumerate(resolutions.sizes, start=1):  # the first line has the names of the columns
+        if size.refused:
+            texts[number] += f"  refused: {size.refused}"
+    texts.append(f"the same {resolutions.samples:,} images of the {resolutions.part} split at every size")
+    return "\n".join(texts) + "\n"
 
 
 def evaluate_resolutions(
@@ -157,7 +160,7 @@ def evaluate_resolutions(
     outputs: str | os.PathLike[str] = "outputs",
     allow: tuple[str, ...] | list[str] = (),
 ) -> tuple[Resolutions, Loaded]:
-    """The metrics of a classifier of images on images of training's size and `factors` times that.
+    """Compute the metrics of a classifier of images on images of training's size and `factors` times that.
 
     Raises UserError as `evaluate` does, for a run of other data, and for one with a prediction for each token.
     """
@@ -169,9 +172,13 @@ def evaluate_resolutions(
         )
     loaded = load(run, which=which, outputs=outputs, allow=allow)
     spec = loaded.data.spec
-    if spec.modality != "image" or loaded.objective.takes != "sequence":
-        what = f"reads {spec.things}" if spec.modality != "image" else "has a target for each part of an image"
-        raise UserError(f"{loaded.folder.name} {what}; resolution needs a run with one prediction for each image")
+    problem = None
+    if spec.modality != "image":
+        problem = f"reads {spec.things}"
+    elif loaded.objective.takes != "sequence":
+        problem = "has a target for each part of an image"
+    if problem:
+        raise UserError(f"{loaded.folder.name} {problem}; resolution needs a run with one prediction for each image")
     shape = (spec.shape[1], spec.shape[2])
 
     def resized(model: Model, samples: Split, settings: PassSettings) -> Resolutions:

@@ -1,4 +1,4 @@
-"""What a model predicts for each sample of a split, collected while the metrics are computed.
+"""Predictions of a model for each sample of a split, collected while the metrics are computed.
 
 classes   logits (B, V)      -> the five most probable classes with their probabilities, and the cross entropy
 values    outputs (B, V)     -> the values in the units of the data, and the objective's loss of each sample
@@ -24,11 +24,11 @@ _NUMBER = 4  # bytes of each int32 and float32
 class SampleRecorder:
     """Collects predictions batch by batch; `evaluate(..., observe=recorder)` calls it.
 
+    total: samples of the pass; of more than fit into MAX_BYTES, evenly spaced ones are kept
     reason: why nothing is collected, or None
     """
 
     def __init__(self, objective: Objective, split: Split, spec: DataSpec, *, total: int) -> None:
-        """total: samples of the pass; of more than fit into MAX_BYTES, evenly spaced ones are kept"""
         self.objective, self.split, self.spec, self.total = objective, split, spec, total
         self.kind: Kind | None = None
         self.reason: str | None = _refusal(objective)
@@ -57,7 +57,7 @@ class SampleRecorder:
         self._parts.append({name: tensor.cpu() for name, tensor in part.items()})
 
     def result(self, **meta: object) -> SamplePredictions | None:
-        """Return what was collected, None where `reason` is set. meta: what the file should say of it."""
+        """Return the collected predictions, None where `reason` is set. meta: further facts for the file."""
         if self.reason is None and not self._parts:
             self.reason = "the split has no sample"
         if self.reason is not None or self.kind is None:
@@ -76,11 +76,17 @@ class SampleRecorder:
         return {"file": file, "samples": len(predictions), "of": self.total}
 
     def _kept(self, sample: Tensor, width: int) -> Tensor:
-        """Which of the samples (B,) are kept, bool: the same ones for every model of the same width."""
-        numbers = 4 if self.kind == "tokens" else 3 + 2 * (min(TOP, width) if self.kind == "classes" else width)
+        """Return a mask of the samples (B,) that are kept: the same ones for every model of the same width."""
+        if self.kind == "tokens":
+            numbers = 4
+        elif self.kind == "classes":
+            numbers = 3 + 2 * min(TOP, width)
+        else:
+            numbers = 3 + 2 * width
         most = MAX_BYTES // (_NUMBER * numbers)
         if self.total <= most:
             return sample >= 0
+        # Exactly `most` of the samples 0 to total - 1 pass a multiple of total / most, at equal distances.
         return (sample >= 0) & ((sample + 1) * most // self.total > sample * most // self.total)
 
     def _classes(self, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
@@ -113,7 +119,8 @@ class SampleRecorder:
         shape = target.shape[1:]
         target, prediction = target.cpu(), prediction.cpu().unflatten(1, shape)
         if isinstance(self.split, Standardized):
-            target, prediction = (each * self.split.std + self.split.mean for each in (target, prediction))
+            target = target * self.split.std + self.split.mean
+            prediction = prediction * self.split.std + self.split.mean
         return {
             "target": target.flatten(1).float(),
             "loss": losses.float(),
@@ -122,9 +129,9 @@ class SampleRecorder:
 
 
 def _most_probable(logits: Tensor, count: int) -> Tensor:
-    """The `count` largest of each row of logits (B, V), (B, count), the largest first; the first one is `argmax`'s.
+    """Return the `count` largest of each row of logits (B, V), (B, count), the largest first.
 
-    Metrics take `argmax`, the first of equal logits, and `topk` any of them.
+    The first one is `argmax`'s: metrics take the first of equal logits, and `topk` any of them.
     """
     first = logits.argmax(-1, keepdim=True)  # (B, 1)
     top = logits.topk(count).indices
@@ -134,7 +141,7 @@ def _most_probable(logits: Tensor, count: int) -> Tensor:
 
 
 def _losses(objective: Objective, prediction: Tensor, target: Tensor) -> Tensor:
-    """The objective's loss of each sample alone, (B,)."""
+    """Return the objective's loss of each sample alone, (B,)."""
 
     def loss(one: Tensor, its: Tensor) -> Tensor:
         return objective.loss(one[None], its[None])
@@ -147,7 +154,7 @@ def _losses(objective: Objective, prediction: Tensor, target: Tensor) -> Tensor:
 
 
 def _refusal(objective: Objective) -> str | None:
-    """Why an objective has no one prediction for each sample, or None."""
+    """Return why an objective has no one prediction for each sample, or None."""
     of_sample = objective.takes == "sequence" and objective.target in ("class", "values", "labels")
     if objective.predicts_next or of_sample:
         return None
@@ -156,7 +163,7 @@ def _refusal(objective: Objective) -> str | None:
 
 
 def _kind(prediction: Tensor, batch: Batch, *, tokens: bool) -> tuple[Kind | None, str | None]:
-    """What the predictions of a batch are, or why they are not collected. tokens: whether they are of the next token"""
+    """Return the kind of a batch's predictions, or why they are not collected. tokens: of each next token"""
     target = batch.target
     if tokens and isinstance(prediction, Tensor) and isinstance(target, Tensor) and batch.sample is not None:
         if prediction.ndim == 3 and not target.is_floating_point():

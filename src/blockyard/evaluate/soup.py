@@ -34,8 +34,8 @@ from blockyard.runs.load import Loaded, load
 from blockyard.runs.provenance import provenance
 from blockyard.runs.redact import redact
 from blockyard.runs.weights_file import WEIGHTS, write_weights
-from blockyard.weights.convert.converter import MODEL
-from blockyard.weights.exporting import write_tokenizers
+from blockyard.weights.convert.converter import MODEL_FAMILIES
+from blockyard.weights.convert.exporting import write_tokenizers
 from blockyard.weights.lora import merge
 from blockyard.weights.transfer import content_hash
 
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from blockyard.contracts import Model, Split
 
 Recipe = Literal["uniform", "greedy"]
-# What decides what weights compute, and what the tokens are; rates of dropout do not.
-_FAMILIES = (*MODEL, "tokenizer", "source_tokenizer", "source_position")
+# Families that decide what weights compute, and what the tokens are; rates of dropout do not.
+_FAMILIES = (*MODEL_FAMILIES, "tokenizer", "source_tokenizer", "source_position")
 _IN_TRAINING = frozenset({"dropout", "drop_path"})
 
 
 @dataclass(frozen=True)
 class Ingredient:
-    """A checkpoint of a run: its weights by name, without additions, and the hash of them."""
+    """A checkpoint of a run: its weights by name, without additions, and their hash."""
 
     loaded: Loaded
     weights: Mapping[str, Tensor]
@@ -66,7 +66,7 @@ class Ingredient:
 class Tasted:
     """The validation metric of an ingredient or of the soup.
 
-    test: that of the test split, None unless it was asked for; used: whether it is in the soup
+    test: the metric on the test split, None unless it was asked for; used: whether it is in the soup
     """
 
     name: str
@@ -77,7 +77,7 @@ class Tasted:
 
 @dataclass(frozen=True)
 class Soup:
-    """What was written. metric: that selects checkpoints, and whether "min" or "max" is better"""
+    """A soup that was written. metric: by which checkpoints are selected, and whether "min" or "max" is better"""
 
     folder: Path
     metric: tuple[str, str]
@@ -120,7 +120,7 @@ def cook(
     folder = local_path(str(out), "out").absolute()
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError(f"out={out}: it exists; choose another folder")
-    ingredients = [_ingredient(run, each, outputs, allow) for run in runs for each in which]
+    ingredients = [_ingredient(run, checkpoint, outputs, allow) for run in runs for checkpoint in which]
     _check(ingredients)
     first = ingredients[0]
     best = first.loaded.objective.best()
@@ -144,17 +144,21 @@ def cook(
         model.load_state_dict(average([ingredients[number].weights for number in chosen]))
         return evaluate(model, split, first.loaded.objective, **settings)[best[0]]
 
-    values = taste("validation", [each.weights for each in ingredients])
+    states = [ingredient.weights for ingredient in ingredients]
+    values = taste("validation", states)
     order = best_first(values, best[1])
-    chosen = as_recorded(first.loaded, "validation", greedy) if recipe == "greedy" else list(range(len(ingredients)))
-    weights = average([ingredients[number].weights for number in chosen])
+    chosen = list(range(len(ingredients)))
+    if recipe == "greedy":
+        chosen = as_recorded(first.loaded, "validation", greedy)
+    weights = average([states[number] for number in chosen])
     (value,) = taste("validation", [weights])
-    tests = taste("test", [*(each.weights for each in ingredients), weights]) if test else None
-    tasted = tuple(
-        Tasted(each.name, values[number], tests[number] if tests else None, number in chosen)
-        for number, each in enumerate(ingredients)
-    )
-    soup = Soup(folder, best, tasted, Tasted("soup", value, tests[-1] if tests else None))
+    tests: Sequence[float | None] = [None] * (len(states) + 1)
+    if test:
+        tests = taste("test", [*states, weights])
+    tasted = []
+    for number, ingredient in enumerate(ingredients):
+        tasted.append(Tasted(ingredient.name, values[number], tests[number], number in chosen))
+    soup = Soup(folder, best, tuple(tasted), Tasted("soup", value, tests[-1]))
     _write(soup, first.loaded, weights, [ingredients[number] for number in chosen], recipe)
     return soup
 
@@ -166,7 +170,7 @@ def best_first(values: Sequence[float], mode: str) -> list[int]:
 
 
 def _greedy(order: Sequence[int], value_of: Any, mode: str) -> list[int]:
-    """The ingredients that the greedy recipe keeps. order: from the best to the worst"""
+    """Return the ingredients that the greedy recipe keeps. order: from the best to the worst"""
     chosen, best = [order[0]], value_of([order[0]])
     if math.isnan(best):
         raise UserError("no ingredient has a validation metric: all are NaN, so the greedy recipe cannot choose")
@@ -194,23 +198,23 @@ def _check(ingredients: Sequence[Ingredient]) -> None:
         )
     first = ingredients[0]
     names: dict[str, str] = {}
-    for each in ingredients:
-        if each.sha256 in names:
+    for other in ingredients:
+        if other.sha256 in names:
             raise UserError(
-                f"{each.name} has the weights of {names[each.sha256]}, which would count twice; leave one of them out"
+                f"{other.name} has the weights of {names[other.sha256]}, which would count twice; leave one of them out"
             )
-        names[each.sha256] = each.name
-        different = list(_differences(first.loaded, each.loaded))
+        names[other.sha256] = other.name
+        different = list(_differences(first.loaded, other.loaded))
         if different:
             raise UserError(
-                f"{first.name} and {each.name} differ in {fold(different)}; a soup is of runs of one architecture, "
+                f"{first.name} and {other.name} differ in {fold(different)}; a soup is of runs of one architecture, "
                 "tokenizer and data"
             )
     trained = {name for name, _ in first.loaded.model.named_parameters()}
     for name, tensor in first.weights.items():
         if name in trained and tensor.is_floating_point():
             continue
-        if any(not torch.equal(tensor, each.weights[name]) for each in ingredients):
+        if any(not torch.equal(tensor, other.weights[name]) for other in ingredients):
             raise UserError(
                 f"{name} is not a weight but a statistic of what each run saw, such as those of norm=batch; the "
                 "average of statistics is not that of the averaged weights, so such models have no soup"
@@ -218,21 +222,26 @@ def _check(ingredients: Sequence[Ingredient]) -> None:
 
 
 def _differences(one: Loaded, other: Loaded) -> Iterator[str]:
-    """Yield what of two runs differs so that their weights mean something else, with both values."""
-    left, right = (dict(_flat(_computed(each.config))) for each in (one, other))
+    """Yield each difference between two runs by which their weights mean something else, with both values."""
+    left = dict(_flat(_computed(one.config)))
+    right = dict(_flat(_computed(other.config)))
     for key in sorted({*left, *right}):
-        if left.get(key) != right.get(key):
-            values = (shortened(str(of[key])) if key in of else "the default" for of in (left, right))
-            yield f"{key} ({' and '.join(values)})"
-    tokenizers = ("tokenizer", "source_tokenizer")
-    if any(getattr(one.components, key).state() != getattr(other.components, key).state() for key in tokenizers):
-        yield "what the tokenizer has learned"
+        if left.get(key) == right.get(key):
+            continue
+        values = []
+        for options in (left, right):
+            values.append(shortened(str(options[key])) if key in options else "the default")
+        yield f"{key} ({' and '.join(values)})"
+    for key in ("tokenizer", "source_tokenizer"):
+        if getattr(one.components, key).state() != getattr(other.components, key).state():
+            yield "what the tokenizer has learned"
+            break
     if _data(one) != _data(other):
         yield "the data, or their split"
 
 
 def _computed(config: Node) -> Node:
-    """The part of a config that decides what weights compute, and what they predict."""
+    """Return the part of a config that decides what weights compute, and what they predict."""
     kept = {key: config[key] for key in _FAMILIES if config.get(key)}
     objective = {"_target_": config["objective"]["_target_"]}
     return semantic({**kept, "objective": objective, "allow": config.get("allow")})
@@ -249,7 +258,7 @@ def _flat(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _data(loaded: Loaded) -> Any:
-    """The hash of what a run has read, split by split; of an imported one, which has read nothing, its options."""
+    """Return the hash of a run's data, split by split; for an imported run, which has read nothing, its options."""
     recorded = loaded.folder.facts().get("data")
     fingerprint = recorded.get("fingerprint") if isinstance(recorded, dict) else None
     return fingerprint or semantic({"data": loaded.config["data"], "allow": loaded.config.get("allow")})
@@ -258,22 +267,28 @@ def _data(loaded: Loaded) -> Any:
 def _write(
     soup: Soup, loaded: Loaded, weights: Mapping[str, Tensor], chosen: Sequence[Ingredient], recipe: Recipe
 ) -> None:
-    """Write the folder of a run without a training: its config is that of the first ingredient."""
+    """Write the folder of a run without a training, with the config of the first ingredient."""
     # The average has neither the initial weights nor the teacher of an ingredient.
     config = {key: node for key, node in loaded.config.items() if key != "init"} | {"name": soup.folder.name}
     facts = RunFolder(loaded.folder.path, loaded.folder.config).facts()
     kept: dict[str, object] = {
         name: facts[name] for name in ("choices", "data", "precision", "threads") if name in facts
     }
-    of = {
+    origin = {
         "recipe": recipe,
         "metric": f"val/{soup.metric[0]}",
         "value": soup.result.value,
-        "ingredients": [{"run": str(each.loaded.folder.path), "sha256": each.sha256} for each in chosen],
+        "ingredients": [{"run": str(part.loaded.folder.path), "sha256": part.sha256} for part in chosen],
     }
     with new_folder(soup.folder) as temporary:
         write_weights(temporary / WEIGHTS, weights)
         write_yaml(temporary / CONFIG, redact(config))
-        record: dict[str, object] = {**provenance(), **kept, "identity": identity(config), "resumes": [], "soup": of}
-        write_json(temporary / RUN, record, checked=True)
+        record: dict[str, object] = {
+            **provenance(),
+            **kept,
+            "identity": identity(config),
+            "resumes": [],
+            "soup": origin,
+        }
+        write_json(temporary / RUN, record | {"soup": origin}, checked=True)
         write_tokenizers(loaded, temporary)

@@ -1,6 +1,6 @@
-"""Precision, recall and F1 of each type of spans, which tagging runs have beside those of all spans: f1@PER.
+"""Precision, recall and F1 of each type of spans, beside the values of all spans in tagging runs: f1@PER.
 
-Without heavy imports, for what prints them.
+Without heavy imports, for commands that print them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _OF_TYPE = re.compile(r"(?:(?:val|test|train)/)?(precision|recall|f1)@(.+)", re.
 
 
 def of_type(metric: str) -> bool:
-    """Whether a metric is precision, recall or F1 of the spans of one type."""
+    """Return whether a metric is precision, recall or F1 of the spans of one type."""
     return bool(_OF_TYPE.fullmatch(metric))
 
 
@@ -22,23 +22,27 @@ def table_of_types(metrics: Mapping[str, float], baselines: Mapping[str, Mapping
 
     metrics: of one split, by name without a prefix; baselines: the same of each, by its name
     """
-    types = [match[2] for name in metrics if (match := _OF_TYPE.fullmatch(name)) and match[1] == "f1"]
+    types = []
+    for name in metrics:
+        match = _OF_TYPE.fullmatch(name)
+        if match and match[1] == "f1":
+            types.append(match[2])
     if not types:
         return ""
-    rivals = [name for name, values in baselines.items() if any(map(of_type, values))]
+    rivals = {name: values for name, values in baselines.items() if any(map(of_type, values))}
     rows = [["type", "precision", "recall", "f1", *(f"f1 of {name}" for name in rivals)]]
     for kind in types:
-        own = [metrics.get(f"{score}@{kind}") for score in ("precision", "recall", "f1")]
-        rows.append([kind, *map(_number, own), *(_number(baselines[name].get(f"f1@{kind}")) for name in rivals)])
-    macro = [baselines[name].get("macro_f1") for name in rivals]
-    rows.append(["mean of types", "", "", *map(_number, (metrics.get("macro_f1"), *macro))])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    first, *others = widths
-    return "".join(
-        "  ".join([row[0].ljust(first), *(cell.rjust(width) for cell, width in zip(row[1:], others, strict=True))])
-        + "\n"
-        for row in rows
-    )
+        scores = [metrics.get(f"{score}@{kind}") for score in ("precision", "recall", "f1")]
+        scores += [values.get(f"f1@{kind}") for values in rivals.values()]
+        rows.append([kind, *map(_number, scores)])
+    means = [metrics.get("macro_f1"), *(values.get("macro_f1") for values in rivals.values())]
+    rows.append(["mean of types", "", "", *map(_number, means)])
+    first, *widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for kind, *cells in rows:
+        aligned = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
+        lines.append("  ".join([kind.ljust(first), *aligned]) + "\n")
+    return "".join(lines)
 
 
 def _number(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""What a tagging run predicts: the sentences of a split with their spans, and the tags of new sentences.
+"""Predictions of a tagging run: the sentences of a split with their spans, and the tags of new sentences.
 
 source      Ada Lovelace wrote from Lincoln .
 reference   [Ada Lovelace]PER wrote from [Lincoln]LOC .
@@ -11,24 +11,25 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from blockyard.atomic_files import is_regular
 from blockyard.contracts import Batch, Objective, Split, TextTokenizer
 from blockyard.data.files.conll import Sentence, is_conll, read_conll
+from blockyard.data.files.file_names import new_file
+from blockyard.data.rows.new_inputs import texts_of
+from blockyard.data.splits.columns import Ragged
 from blockyard.data.splits.tagged import Cutter, Pieces, TaggedSplit, bracketed
-from blockyard.errors import UserError, shortened
-from blockyard.evaluate.new_inputs import texts_of
-from blockyard.evaluate.predict_rows import BATCH, padded
+from blockyard.errors import UserError
 from blockyard.evaluate.written import Written
 from blockyard.objective._tags import Tags
 from blockyard.objective.tag import Tag
 from blockyard.runs.load import Loaded
 
 log = logging.getLogger("blockyard")
+
+BATCH = 64  # sentences in a forward pass
 
 _WORD = re.compile(r"\w+(?:[-'’.]\w+)*|[^\w\s]")  # as files have them: marks are words of their own
 
@@ -55,11 +56,12 @@ class TagRecorder:
                 continue
             counted = there != Batch.ignore
             forms = self.split.read_forms(sample)
-            own = [shown(forms, row[counted].tolist(), self.objective.tags) for row in (there, written)]
-            self._texts[sample] = (" ".join(forms), own[0], own[1])
+            reference = shown(forms, there[counted].tolist(), self.objective.tags)
+            prediction_text = shown(forms, written[counted].tolist(), self.objective.tags)
+            self._texts[sample] = (" ".join(forms), reference, prediction_text)
 
     def result(self, part: str) -> Written:
-        """Return what was collected, in the order of the split. part: "test", "val" or "train"."""
+        """Return the collected sentences in the order of the split. part: "test", "val" or "train"."""
         texts = [self._texts[sample] for sample in sorted(self._texts)]
         return Written(part, None, {}, texts, whole=len(texts) == len(self.split))
 
@@ -71,12 +73,9 @@ def shown(forms: Sequence[str], tags: Sequence[int], of: Tags) -> str:
     return " ".join(f"{form}/{of.names[tag]}" for form, tag in zip(forms, tags, strict=True))
 
 
-# The tags of new sentences.
-
-
 @dataclass(frozen=True)
 class TaggedSentence:
-    """forms: the words; tags: one each; probabilities: of these; text: the sentence with its spans in brackets"""
+    """A new sentence. forms: its words; tags, probabilities: of each word; text: with its spans in brackets"""
 
     forms: tuple[str, ...]
     tags: tuple[str, ...]
@@ -87,51 +86,52 @@ class TaggedSentence:
 def tag_inputs(loaded: Loaded, inputs: Sequence[str], column: str | None) -> list[TaggedSentence]:
     """Return the tags of the words of new sentences.
 
-    inputs: texts, files with one in each line and tables, which are cut into words and marks; files as those of CoNLL,
-        a word in each line, whose tags are not read
-    Raises UserError for what cannot be read.
+    inputs: texts, files with one in each line and tables, which are cut into words and marks; files as in CoNLL, a word
+        in each line, whose tags are not read
+    Raises UserError for an input that cannot be read.
     """
     tokenizer, objective = loaded.tokenizer, loaded.objective
     assert isinstance(objective, Tag)
     assert isinstance(tokenizer, TextTokenizer)
-    sentences = [each for text in inputs for each in _sentences(loaded, text, column)]
+    sentences = [sentence for text in inputs for sentence in _sentences(loaded, text, column)]
     most = loaded.model.ctx.tokens.max_len
     cut = Cutter(tokenizer, most)
-    pieces = [cut(each.forms, f"input {number}") for number, each in enumerate(sentences, start=1)]
-    long = sum(own.forms < len(each.forms) for own, each in zip(pieces, sentences, strict=True))
+    pieces = [cut(sentence.forms, f"input {number}") for number, sentence in enumerate(sentences, start=1)]
+    long = sum(part.forms < len(sentence.forms) for part, sentence in zip(pieces, sentences, strict=True))
     if long:
         log.warning(
             "%d of %d sentences have more than %d tokens; their further words get no tag", long, len(sentences), most
         )
     variable = loaded.model.ctx.tokens.variable
+    # A model of sequences of one length knows no padding, so each sentence is a batch.
     size = BATCH if variable else 1
-    tagged = []
-    for start in range(0, len(pieces), size):
-        some = pieces[start : start + size]
-        batch = padded([own.ids for own in some])
+    token_ids = Ragged.of([part.ids for part in pieces])
+    probabilities: list[Tensor] = []
+    for order in torch.arange(len(pieces)).split(size):
+        ids, lengths = token_ids.take(order)
         with torch.no_grad():
-            prediction = loaded.model(batch if variable else Batch(batch.inputs)).double().softmax(-1)  # (B, N, V)
-        rows = zip(prediction, some, sentences[start : start + size], strict=True)
-        tagged += [_tagged(row, own, each, objective) for row, own, each in rows]
-    return tagged
+            prediction = loaded.model(Batch(ids, lengths=lengths if variable else None))  # (B, N, V)
+        probabilities += prediction.double().softmax(-1)
+    return [_tagged(*words, objective) for words in zip(probabilities, pieces, sentences, strict=True)]
 
 
 def _tagged(probabilities: Tensor, pieces: Pieces, sentence: Sentence, objective: Tag) -> TaggedSentence:
-    """probabilities: (N, V)"""
-    best = probabilities[pieces.last if objective.reads_last else pieces.first].max(-1)
-    tags, forms = best.indices.tolist(), sentence.forms[: pieces.forms]
+    """Return a sentence with the most probable tag of each word. probabilities: (N, V) of its tokens"""
+    tokens = pieces.last if objective.reads_last else pieces.first
+    best = probabilities[tokens].max(-1)
+    tags = best.indices.tolist()
     names = tuple(objective.tags.names[tag] for tag in tags)
+    forms = sentence.forms[: pieces.forms]
     return TaggedSentence(forms, names, tuple(best.values.tolist()), shown(forms, tags, objective.tags))
 
 
 def _sentences(loaded: Loaded, text: str, column: str | None) -> list[Sentence]:
     if is_conll(text):
-        if not is_regular(Path(text).expanduser()):
-            raise UserError(f"no file {shortened(text)}")
-        token, comments = getattr(loaded.data, "token", None), getattr(loaded.data, "comments", True)
-        return read_conll(Path(text).expanduser(), token, None, comments=comments, tagged=False)
-    sentences = [Sentence(tuple(_WORD.findall(line)), ()) for line in texts_of(loaded, [text], column)]
-    empty = [str(number) for number, each in enumerate(sentences, start=1) if not each.forms]
+        token = getattr(loaded.data, "token", None)
+        comments = getattr(loaded.data, "comments", True)
+        return read_conll(new_file(text), token, None, comments=comments, tagged=False)
+    sentences = [Sentence(tuple(_WORD.findall(line)), ()) for line in texts_of(loaded.data, [text], column)]
+    empty = [str(number) for number, sentence in enumerate(sentences, start=1) if not sentence.forms]
     if empty:
         raise UserError(f"{text[:40]!r}: text {', '.join(empty[:9])} has no word")
     return sentences

@@ -1,12 +1,12 @@
-"""What a model writes for every source of a split, scored against the split's targets.
+"""The texts that a model writes for every source of a split, scored against the split's targets.
 
 source      Saturday, November 21, 2026     written token by token, without the target: greedy or by beam search
 reference   21. November 2026
 written     21. November 2025               exact 0, a CER of 1 edit over 17 characters
 
-Where codes of images or sounds are written, a judge of the data reads what they stand for (`ReadsOutputs`), and its
-readings are scored. They are drawn one by one at a temperature of 1, sample i of the split with seed i: of many right
-outputs the most likely one is no sample.
+Where codes of images or sounds are written, a judge of the data reads the outputs (`ReadsOutputs`), and its readings
+are scored. They are drawn one by one at a temperature of 1, sample i of the split with seed i: of many right outputs
+the most likely one is no sample.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from blockyard.objective._baselines import judged
 from blockyard.objective._text_scores import DIRECTIONS, scores
 from blockyard.ops.autocast import autocast
 from blockyard.runs.lock import exclusive
+from blockyard.runs.metric_name import MetricName
 from blockyard.runs.result_files import is_own, result_stem
 
 if TYPE_CHECKING:
@@ -60,10 +61,10 @@ class Written:
     """The texts of one split and their scores.
 
     part: "test", "val" or "train"; beam: hypotheses of a beam search; None is greedy decoding, or of codes a sample
-    length_penalty: the power of the length that their log probabilities are divided by
-    scores: those of `DIRECTIONS` over all texts, as fractions: 1 is 100 %; where a judge reads outputs, exact and its
-        own, and the same of the true outputs (@truth) and of those after the tokenizer (@codes)
-    texts: (source, reference, written) of each sample; whole: whether that is every sample of the split
+    length_penalty: the power of the length by which their log probabilities are divided
+    scores: by the names of `DIRECTIONS` over all texts, as fractions: 1 is 100 %; where a judge reads outputs, exact
+        and the judge's scores, and the same of the true outputs (@truth) and of their codes (@codes)
+    texts: (source, reference, written) of each sample; whole: whether it is every sample of the split
     outputs: (true, written) of the first samples, where they are no texts
     """
 
@@ -78,42 +79,44 @@ class Written:
     @property
     def searched(self) -> str:
         """The beam search that wrote, "" for none: "beam4" with the power 1, "beam4_length0.5" with another."""
-        power = "" if self.length_penalty == 1 else f"_length{self.length_penalty:g}"
-        return "" if self.beam is None else f"beam{self.beam}{power}"
+        if self.beam is None:
+            return ""
+        if self.length_penalty == 1:
+            return f"beam{self.beam}"
+        return f"beam{self.beam}_length{self.length_penalty:g}"
 
     def metrics(self) -> dict[str, float]:
-        """Every score by its full name: "test/written_bleu", or "test/written_bleu@beam4"."""
+        """Return every score by its full name: "test/written_bleu", or "test/written_bleu@beam4"."""
         return {self.name(score): value for score, value in self.scores.items()}
 
     def directions(self) -> dict[str, str]:
-        """Whether lower or higher is better, for each of `metrics`."""
-        return {self.name(score): DIRECTIONS.get(score.partition("@")[0], "max") for score in self.scores}
+        """Return "min" or "max" for each of `metrics`, whichever is better."""
+        return {self.name(score): DIRECTIONS.get(MetricName.parse(score).name, "max") for score in self.scores}
 
     def of_baselines(self, baselines: Mapping[str, Mapping[str, float | None]]) -> dict[str, dict[str, float]]:
-        """The same scores of a run's baselines, where they have them: name -> "test/written_bleu" -> value.
+        """Return the same scores of a run's baselines: name -> "test/written_bleu" -> value.
 
-        baselines: of the run's summary, which are those of the test split
+        baselines: of the run's summary, which holds them for the test split
         """
         if self.part != "test" or not self.whole:
             return {}
-        own = {
-            name: {
-                f"test/written_{score}": value
-                for score in self.scores
-                if (value := values.get(f"written_{score}")) is not None
-            }
-            for name, values in baselines.items()
-        }
-        return {name: values for name, values in own.items() if values}
+        by_name: dict[str, dict[str, float]] = {}
+        for name, values in baselines.items():
+            for score in self.scores:
+                value = values.get(f"written_{score}")
+                if value is not None:
+                    by_name.setdefault(name, {})[f"test/written_{score}"] = value
+        return by_name
 
     def name(self, score: str) -> str:
-        """The full name of a score."""
-        searched = "" if "@" in score else self.searched  # "@truth" is of no search
-        return f"{self.part}/written_{score}{f'@{searched}' if searched else ''}"
+        """Return the full name of a score."""
+        if "@" in score or not self.searched:  # "@truth" is of no search
+            return f"{self.part}/written_{score}"
+        return f"{self.part}/written_{score}@{self.searched}"
 
 
 def refusal(split: Split, tokenizer: Tokenizer) -> str | None:
-    """Why what is written for a split has nothing to be compared with; None where it has."""
+    """Return why a split has nothing to compare written texts with, or None."""
     name = type(split).__name__
     if not isinstance(tokenizer, TextTokenizer | CodeTokenizer):
         return f"{type(tokenizer).__name__} reads no text and no codes that a model could write"
@@ -139,16 +142,18 @@ def write_split(
     limit: int | None = None,
     halt: Callable[[], None] | None = None,
 ) -> Written:
-    """Writes the target of every source and scores them.
+    """Write the target of every source and score the texts.
 
-    halt: called before each batch; what it raises ends the writing
-
-    length_penalty: of a beam search over tokens, as in `generate`
     split: `TextPairs`, or for a tokenizer of codes `ReadsOutputs`
+    length_penalty: of a beam search over tokens, as in `generate`
     objective: one that writes all tokens together; None decodes token by token
     limit: batches to write, or None for all
+    halt: called before each batch; an exception of it ends the writing
     """
-    device, steps = torch.device(device), eval_steps(len(split), batch_size)
+    device = torch.device(device)
+    steps = eval_steps(len(split), batch_size)
+    if limit:
+        steps = min(steps, limit)
     pairs: list[tuple[str, str]] = []
     written: list[str] = []
     judging = _Judging(split, tokenizer) if isinstance(tokenizer, CodeTokenizer) else None
@@ -156,7 +161,7 @@ def write_split(
     model.eval()
     try:
         with torch.inference_mode(), autocast(device, precision):
-            for step in range(min(steps, limit) if limit else steps):
+            for step in range(steps):
                 if halt is not None:
                     halt()
                 order = eval_indices(step, num_samples=len(split), batch_size=batch_size)
@@ -175,16 +180,20 @@ def write_split(
     finally:
         model.train(training)
     references = [reference for _, reference in pairs]
-    values = scores(written, references) if judging is None else judging.scores(written, references)
     texts = [(*pair, text) for pair, text in zip(pairs, written, strict=True)]
-    shown = [] if judging is None else judging.shown
     return Written(
-        part, beam, values, texts, whole=len(texts) == len(split), outputs=shown, length_penalty=length_penalty
+        part=part,
+        beam=beam,
+        scores=scores(written, references) if judging is None else judging.scores(written, references),
+        texts=texts,
+        whole=len(texts) == len(split),
+        outputs=[] if judging is None else judging.shown,
+        length_penalty=length_penalty,
     )
 
 
 class HeardSplit:
-    """A split of sounds that are to be written from texts, with another run that hears what was written.
+    """A split of sounds that are to be written from texts, with another run that transcribes the written sounds.
 
     split: of `data.writes=sound`; hears: a run that `generate.judge.check_hears` has passed
     """
@@ -209,7 +218,7 @@ class HeardSplit:
         return self.split.coded(order)
 
     def read(self, outputs: Sequence[Tensor]) -> list[str]:
-        """Return what the other run hears."""
+        """Return the transcripts of the other run."""
         return heard_by(self.hears, outputs)
 
     def score(self, readings: Sequence[str], references: Sequence[str]) -> dict[str, float]:
@@ -218,7 +227,7 @@ class HeardSplit:
 
 
 class _Judging:
-    """What the judge of a split reads in written outputs, and in the true ones, which bound what a model can reach.
+    """The readings of a split's judge: of written outputs, and of the true ones, which bound a model's scores.
 
     shown: (true, written) outputs of the first samples
     """
@@ -230,7 +239,7 @@ class _Judging:
         self.shown: list[tuple[Tensor, Tensor]] = []
 
     def read(self, model: Any, batch: Batch, order: Tensor, beam: int | None, length_penalty: float) -> list[str]:
-        """Write an output for each source of a batch, the samples `order` (B,), and return what is read in them."""
+        """Write an output for each source of a batch, the samples `order` (B,), and return the judge's readings."""
         if beam is None:
             assert batch.source is not None
             memory = model.encode(batch.source, batch.source_lengths)
@@ -238,14 +247,15 @@ class _Judging:
             token_ids = write_codes(model, memory, samplers, stats=Stats())
         else:
             token_ids = decoded(model, batch, beam, length_penalty)
-        outputs, true = outputs_of(self.tokenizer, token_ids), self.split.outputs(order)
+        outputs = outputs_of(self.tokenizer, token_ids)
+        true = self.split.outputs(order)
         self.shown += list(zip(true, outputs, strict=True))[: SHOWN - len(self.shown)]
         self.bounds["truth"] += self.split.read(true)
         self.bounds["codes"] += self.split.read(self.split.coded(order))
         return self.split.read(outputs)
 
     def scores(self, readings: list[str], references: list[str]) -> dict[str, float]:
-        """The scores of the readings, and of what bounds them."""
+        """Return the scores of the readings, and of the true outputs that bound them."""
         values = judged(self.split, readings, references)
         for name, bound in self.bounds.items():
             values |= {f"{score}@{name}": value for score, value in judged(self.split, bound, references).items()}
@@ -253,7 +263,7 @@ class _Judging:
 
 
 def decoded(model: Any, batch: Batch, beam: int | None, length_penalty: float = 1.0) -> list[list[int]]:
-    """The token ids that the model writes for each source of a batch, without start and end token."""
+    """Return the token ids that the model writes for each source of a batch, without start and end token."""
     tokens = model.ctx.tokens
     memory: Memory | None = None
     prompts = [[tokens.start]] * len(batch)
@@ -264,21 +274,21 @@ def decoded(model: Any, batch: Batch, beam: int | None, length_penalty: float = 
         memory = model.encode(batch.source, batch.source_lengths)
     settings = {"max_tokens": tokens.max_len, "cache": True, "stats": Stats(), "memory": memory, "end": tokens.end}
     if beam is None:
-        greedy: Callable[[torch.Tensor], int] = lambda row: int(row.argmax())  # noqa: E731
+
+        def greedy(logits: Tensor) -> int:
+            return int(logits.argmax())
+
         steps = decode_batch(model, prompts, [greedy] * len(batch), **settings)
     else:
         steps = beam_search_batch(model, prompts, width=beam, length_penalty=length_penalty, **settings)
     return collected(steps, len(prompts))
 
 
-# The written texts of a split in the run's folder, and their scores in its summary.
-
-
 def write(loaded: Loaded, written: Written) -> tuple[Path, bool]:
-    """Writes written-PART.jsonl into the run's folder; returns its path, and whether the summary has the scores.
+    """Write written-PART.jsonl into the run's folder. Return its path, and whether the summary has the scores.
 
     The summary is about one checkpoint, the run's data and a whole split: scores of other weights or data, or of some
-    batches, are not added. Those of other weights or data get a file of their own, see `runs.result_files`.
+    batches, are not added. Texts of other weights or data get a file of their own, see `runs.result_files`.
     """
     path = loaded.folder.path / f"{result_stem(loaded, 'written', written.part, written.searched)}.jsonl"
     write_texts(path, written, loaded.weights, loaded.step)
@@ -293,7 +303,7 @@ def write(loaded: Loaded, written: Written) -> tuple[Path, bool]:
 
 
 def write_texts(path: Path, written: Written, weights: str, step: int) -> None:
-    """Writes a line of scores and one for each sample. weights, step: of the checkpoint. Raises OSError."""
+    """Write a line of scores and one for each sample. weights, step: of the checkpoint. Raises OSError."""
     head = {
         "scores": written.scores,
         "beam": written.beam,

@@ -8,29 +8,27 @@ Cost: O(D V) time
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from blockyard.contracts import Context, Seq, Width
-from blockyard.head._pooled import Activation, Pooled
+from blockyard.contracts import Context, Seq
+from blockyard.contracts.inherited_options import with_options_of
+from blockyard.head._pooled import Pooled
 
 
 class ClassToken(Pooled):
     """Requires model.prefix.class_token=true. Initial weights have standard deviation init_std.
 
     Options:
-        bias: use a bias on the outputs
         hidden: activation of a hidden layer before the outputs, tanh for BERT's pooler; null means none
-        width: channels of the hidden layer; null means model.dim
     """
 
     needs_class_token: ClassVar[bool] = True
 
-    def __init__(
-        self, ctx: Context, *, bias: bool = True, hidden: Activation | None = None, width: Width | None = None
-    ) -> None:
-        super().__init__(ctx, bias=bias, hidden=hidden, width=width)
+    @with_options_of(Pooled)
+    def __init__(self, ctx: Context, **options: Any) -> None:
+        super().__init__(ctx, **options)
         if ctx.num_prefix == 0:
             raise ValueError(
                 "head=class_token reads a class token and the model has none; use model.prefix.class_token=true "

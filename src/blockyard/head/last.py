@@ -16,13 +16,7 @@ from blockyard.head._pooled import Pooled, tokens_and_mask
 
 
 class Last(Pooled):
-    """Reads the last token that is not padding: in a causal model the only one that sees the whole sequence.
-
-    Options:
-        bias: use a bias on the outputs
-        hidden: activation of a hidden layer before the outputs; null means none
-        width: channels of the hidden layer; null means model.dim
-    """
+    """Reads the last token that is not padding: in a causal model the only one that sees the whole sequence."""
 
     def pool(self, x: Tensor, seq: Seq) -> Tensor:
         """x (B, prefix + N, D) -> (B, D); zero for a sequence without tokens."""

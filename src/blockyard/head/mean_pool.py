@@ -15,13 +15,7 @@ from blockyard.head._pooled import Pooled, tokens_and_mask
 
 
 class MeanPool(Pooled):
-    """Leaves out padding and prefix tokens. Small initial weights (init_std) make first predictions near uniform.
-
-    Options:
-        bias: use a bias on the outputs
-        hidden: activation of a hidden layer before the outputs; null means none
-        width: channels of the hidden layer; null means model.dim
-    """
+    """Leaves out padding and prefix tokens. Small initial weights (init_std) make first predictions near uniform."""
 
     def pool(self, x: Tensor, seq: Seq) -> Tensor:
         """x (B, prefix + N, D) -> (B, D); zero for a sequence without tokens."""
@@ -29,4 +23,4 @@ class MeanPool(Pooled):
         if valid is None:
             return x.mean(1)
         total = x.masked_fill(~valid[:, :, None], 0.0).sum(1)  # (B, D)
-        return total / valid.sum(1, keepdim=True).clamp(min=1)
+        return total / valid.sum(1, keepdim=True).clamp(min=1)  # (B, D)

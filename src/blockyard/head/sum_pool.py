@@ -16,15 +16,11 @@ from blockyard.head._pooled import Pooled, tokens_and_mask
 
 
 class SumPool(Pooled):
-    """Leaves out padding and prefix tokens. The prediction can grow with the number of tokens.
-
-    Options:
-        bias: use a bias on the outputs
-        hidden: activation of a hidden layer before the outputs; null means none
-        width: channels of the hidden layer; null means model.dim
-    """
+    """Leaves out padding and prefix tokens. The prediction can grow with the number of tokens."""
 
     def pool(self, x: Tensor, seq: Seq) -> Tensor:
         """x (B, prefix + N, D) -> (B, D)."""
         x, valid = tokens_and_mask(x, seq)
-        return x.sum(1) if valid is None else x.masked_fill(~valid[:, :, None], 0.0).sum(1)
+        if valid is not None:
+            x = x.masked_fill(~valid[:, :, None], 0.0)
+        return x.sum(1)  # (B, D)

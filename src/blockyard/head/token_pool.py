@@ -1,4 +1,4 @@
-"""Token pool: one trained matrix from all tokens to another number of them, which stand side by side in a linear layer.
+"""Token pool: one trained matrix maps all tokens to another number of tokens, side by side in a linear layer.
 
 Source: Rosenblatt 1958, for layers in which everything is connected; Melas-Kyriazi 2021, Do You Even Need Attention?
     (arXiv 2105.02723), for such a layer over tokens
@@ -8,19 +8,20 @@ Cost: O(N1 N2 D + N2 D V) time, N1 N2 + N2 D V parameters
 
     x_1 .. x_N1 --P--> y_1 .. y_N2 --> [y_1; ...; y_N2] --W--> prediction
 
-With one token out of it, it is a trained weighted mean; head=flatten has as many tokens out of it as there are.
+With one output token it is a trained weighted mean. head=flatten keeps all tokens.
 """
 
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, Count, Role, Seq, Width
-from blockyard.head._pooled import Activation, Pooled, tokens_and_mask
+from blockyard.contracts import Context, Count, Role, Seq
+from blockyard.contracts.inherited_options import with_options_of
+from blockyard.head._pooled import Pooled, tokens_and_mask
 from blockyard.weight_init import Init
 
 
@@ -28,11 +29,8 @@ class TokenPool(Pooled):
     """Weights belong to token indices, so that sequences must all be of one length. Leaves out prefix tokens.
 
     Options:
-        tokens_out: how many tokens there are behind the matrix, fewer or more than before
-        token_bias: add a trained number to each of them
-        bias: use a bias on the outputs
-        hidden: activation of a hidden layer before the outputs; null means none
-        width: channels of the hidden layer; null means model.dim
+        tokens_out: number of tokens behind the matrix, fewer or more than before
+        token_bias: add a trained number to each of these tokens
     """
 
     fixed_length: ClassVar[bool] = True
@@ -40,16 +38,8 @@ class TokenPool(Pooled):
     no_weight_decay: ClassVar[frozenset[str]] = frozenset({"token_bias"})
     roles: ClassVar[dict[str, Role]] = {"weight": "fixed", "token_bias": "fixed"}
 
-    def __init__(
-        self,
-        ctx: Context,
-        *,
-        tokens_out: Count = 4,
-        token_bias: bool = True,
-        bias: bool = True,
-        hidden: Activation | None = None,
-        width: Width | None = None,
-    ) -> None:
+    @with_options_of(Pooled)
+    def __init__(self, ctx: Context, *, tokens_out: Count = 4, token_bias: bool = True, **options: Any) -> None:
         if ctx.tokens.variable:
             raise ValueError("head=token_pool needs sequences of one length; use head=mean_pool")
         if ctx.causal:
@@ -57,18 +47,18 @@ class TokenPool(Pooled):
                 "head=token_pool mixes all tokens of a bidirectional model; in a causal one the last token has read "
                 "the others: head=last"
             )
-        self.tokens_out = tokens_out  # which `pooled_width` reads
-        super().__init__(ctx, bias=bias, hidden=hidden, width=width)
+        self.tokens_out = tokens_out  # read by `pooled_width`
+        super().__init__(ctx, **options)
         self.length = ctx.tokens.max_len
         self.weight = nn.Parameter(torch.empty(tokens_out, self.length))  # to, from
         self.token_bias = nn.Parameter(torch.empty(tokens_out, 1)) if token_bias else None
 
     def pooled_width(self, ctx: Context) -> int:
-        """The channels of the tokens behind the matrix."""
+        """Return the number of channels of all tokens behind the matrix."""
         return self.tokens_out * ctx.dim
 
     def init_weights(self, init: Init) -> None:
-        """Unit inputs give tokens of unit size; zero bias."""
+        """Draw weights so that unit inputs give tokens of unit size; zero bias."""
         init.normal("weight", std=1 / math.sqrt(self.length))
         init.zeros("token_bias")
 
@@ -79,4 +69,6 @@ class TokenPool(Pooled):
             problem = "padded sequences" if valid is not None else f"{x.shape[1]} tokens"
             raise ValueError(f"head=token_pool has weights for exactly {self.length} tokens and gets {problem}")
         pooled = self.weight @ x  # (B, N2, D)
-        return (pooled if self.token_bias is None else pooled + self.token_bias).flatten(1)
+        if self.token_bias is not None:
+            pooled = pooled + self.token_bias
+        return pooled.flatten(1)  # (B, N2 D)

@@ -1,7 +1,7 @@
 """Pattern: kinds of layers by name, in a pattern that repeats over the depth.
 
-Source: the alternating layers of Gemma Team 2024, Gemma 2 (arXiv 2408.00118), section 2; with kinds that differ in
-    their positions Yang et al. 2025, RoPE to NoPE and Back Again (arXiv 2501.18795); with layers of one mixer NVIDIA
+Source: the alternating layers of Gemma Team 2024, Gemma 2 (arXiv 2408.00118), section 2; for kinds that differ in
+    their positions Yang et al. 2025, RoPE to NoPE and Back Again (arXiv 2501.18795); for layers of one mixer NVIDIA
     2025, Nemotron-H (arXiv 2504.03624), section 2.1
 Reference: transformers' `layer_types`
 Equation: layer l is of the kind first + pattern + pattern + ... + last, at index l
@@ -30,7 +30,7 @@ NO_KINDS = MappingProxyType[str, Kind]({})
 class Pattern(Layers):
     """Layers of several kinds. Without a pattern all layers are alike.
 
-    What a position scheme adds to the tokens before the first layer is that of the config's own scheme, in every kind.
+    Positions that are added to tokens before the first layer come from the config's own scheme, in every kind.
 
     Options:
         pattern: names of kinds, repeated over the layers between `first` and `last`; base is a layer as the config says
@@ -48,7 +48,10 @@ class Pattern(Layers):
         last: tuple[Text, ...] = (),
         kinds: dict[str, Kind] = NO_KINDS,  # type: ignore[assignment]
     ) -> None:
-        self.pattern, self.first, self.last, self.kinds = pattern, first, last, kinds
+        self.pattern = pattern
+        self.first = first
+        self.last = last
+        self.kinds = kinds
         named = dict.fromkeys((*first, *pattern, *last))
         unknown = [name for name in named if name != BASE_KIND and name not in kinds]
         if unknown:
@@ -66,7 +69,7 @@ class Pattern(Layers):
             )
 
     def names(self, depth: int) -> tuple[str, ...]:
-        """As `Layers.names`. Raises ValueError where the depth leaves a kind out, or `first` and `last` overlap."""
+        """Return the kind of each layer. Raises ValueError for a depth without some kind, or too small for the ends."""
         repeated = depth - len(self.first) - len(self.last)
         if repeated < 0:
             raise ValueError(
@@ -86,10 +89,10 @@ class Pattern(Layers):
         return names
 
     def problems(self, data: Any, objective: Any, architecture: Any) -> list[str]:
-        """Return why this pattern does not fit the depth of a model, one sentence each."""
+        """Return the reasons why this pattern does not fit the depth of a model, as sentences."""
         problems = []
-        depths: list[int | None] = [getattr(architecture, each, None) for each in ("depth", "encoder_depth")]
-        for depth in dict.fromkeys(each for each in depths if each is not None):
+        depths: list[int | None] = [getattr(architecture, name, None) for name in ("depth", "encoder_depth")]
+        for depth in dict.fromkeys(depth for depth in depths if depth is not None):
             try:
                 self.names(depth)
             except ValueError as error:

@@ -1,4 +1,4 @@
-"""Backout: a trained multiple of the stream in the middle of a model is taken out of what its final norm reads.
+"""Backout: a trained multiple of the stream in the middle of a model is subtracted in front of its final norm.
 
 Source: Jordan et al. 2024, modded-nanogpt (github.com/KellerJordan/modded-nanogpt), backout_lambda; karpathy/nanochat
     nanochat/gpt.py
@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from blockyard.contracts import Context, Role
 from blockyard.weight_init import Init
 
-FIRST = 0.2
+FIRST_WEIGHT = 0.2
 
 
 class Backout(nn.Module):
-    """forward(x, middle) -> (B, N, D). after: the visits of blocks that `middle` has passed.
+    """forward(x, middle) -> (B, N, D). Raises ValueError if no visit of a block follows.
 
-    Raises ValueError where no visit follows.
+    after: number of visits of blocks that `middle` has passed
     """
 
     roles: ClassVar[dict[str, Role]] = {"weight": "fixed"}
@@ -40,8 +40,8 @@ class Backout(nn.Module):
         self.weight = nn.Parameter(torch.empty(1))
 
     def init_weights(self, init: Init) -> None:
-        """0.2."""
-        init.constant("weight", FIRST)
+        """Set the weight to 0.2."""
+        init.constant("weight", FIRST_WEIGHT)
 
     def forward(self, x: Tensor, middle: Tensor) -> Tensor:
         """x and middle (B, N, D) -> (B, N, D)."""

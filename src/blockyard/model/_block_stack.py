@@ -1,6 +1,6 @@
 """The blocks of a model and the order in which a stream passes them.
 
-Source: of blocks that are visited more than once Dehghani et al. 2019, Universal Transformers (arXiv 1807.03819);
+Source: for blocks that are visited more than once Dehghani et al. 2019, Universal Transformers (arXiv 1807.03819);
     Lan et al. 2020, ALBERT (arXiv 1909.11942), section 3.1; with more visits at evaluation Geiping et al. 2025, Scaling
     up Test-Time Compute with Latent Reasoning (arXiv 2502.05171), section 3
 Reference: x-transformers AttentionLayers(layers_execute_order=...)
@@ -32,20 +32,20 @@ class BlockStack(Embeds):
 
     order: the index of the block at each visit; a block that is visited twice has one set of weights, and a cache for
         each visit
-    kinds: the kind of each block by name
-    positions: the position schemes of kinds that have one of their own, by kind; other blocks have that of the model
+    kinds: the name of the kind of each block
+    positions: position schemes by kind, for kinds with a scheme of their own; other blocks have the model's scheme
     """
 
     order: tuple[int, ...]
     kinds: tuple[str, ...]
 
     def backed_out(self, x: Tensor, middle: Tensor | None) -> Tensor:
-        """Return the stream after the blocks (B, N, D) without what a model takes out of it: nothing, by default."""
+        """Return the stream after the blocks (B, N, D), less the part that a subclass takes out of it."""
         return x
 
     @property
     def kept_visit(self) -> int | None:
-        """The visit whose output `backed_out` gets as `middle`; None where it gets none."""
+        """The index of the visit with the output `middle` of `backed_out`, or None."""
         return None
 
     def add_blocks(self, ctx: Context, parts: Parts) -> list[Block]:
@@ -58,13 +58,11 @@ class BlockStack(Embeds):
 
         blocks = build_in_turn(ctx, block_of)
         self.blocks = nn.ModuleList(blocks)
-        self.positions = nn.ModuleDict(
-            {
-                kind: _within_layers(kind, parts.of_kind(kind).position(ctx))
-                for kind in dict.fromkeys(self.kinds)
-                if parts.of_kind(kind).position is not parts.position
-            }
-        )
+        self.positions = nn.ModuleDict()
+        for kind in dict.fromkeys(self.kinds):
+            position = parts.of_kind(kind).position
+            if position is not parts.position:
+                self.positions[kind] = _within_layers(kind, position(ctx))
         self.order = ctx.order or tuple(range(ctx.depth))
         self.carry = Carry(blocks, self.order, [self.position_of(layer) for layer in range(ctx.depth)])
         self.residual = Add(ctx) if parts.residual is None else parts.residual(ctx)
@@ -81,15 +79,15 @@ class BlockStack(Embeds):
     def placed_mixers(self) -> list[tuple[Position, list[TokenMixer]]]:
         """Return every position scheme with the token mixers of the blocks that it acts in, the model's own first."""
         schemes = [self.position, *self._own_positions().values()]
-        layers = [
-            [block for layer, block in enumerate(self.blocks) if self.position_of(layer) is scheme]
-            for scheme in schemes
-        ]
-        return [(scheme, first_mixers(blocks)) for scheme, blocks in zip(schemes, layers, strict=True)]
+        placed = []
+        for scheme in schemes:
+            blocks = [block for layer, block in enumerate(self.blocks) if self.position_of(layer) is scheme]
+            placed.append((scheme, first_mixers(blocks)))
+        return placed
 
     @property
     def final_norm_needed(self) -> bool:
-        """Whether the last block that a stream passes leaves it without a norm."""
+        """Whether the last visited block leaves the stream without a norm."""
         last: Block = self.blocks[self.order[-1]]  # type: ignore[assignment]
         return last.needs_final_norm
 
@@ -111,13 +109,15 @@ class BlockStack(Embeds):
             for kind, block in zip(self.kinds, self.blocks, strict=True):
                 for mixer in first_mixers([block]):
                     mixer.prepare(x, seqs.get(kind, seq))
-        state, carried = self.residual.open(x), self.carry.start()
+        state = self.residual.open(x)
+        carried = self.carry.start()
         middle: Tensor | None = None
         for visit, index in enumerate(self.order):
             x, state = self.residual.read(state, visit)
-            own = self.carry.to(index, seqs.get(self.kinds[index], seq), carried)
-            output = self.blocks[index](x, own, None if cache is None else cache.layers[visit], memory)
-            self.carry.after(own, carried)
+            visit_seq = self.carry.to(index, seqs.get(self.kinds[index], seq), carried)
+            layer_cache = None if cache is None else cache.layers[visit]
+            output = self.blocks[index](x, visit_seq, layer_cache, memory)  # (B, N, D)
+            self.carry.after(visit_seq, carried)
             note(record, f"block.{visit}", output)
             state = self.residual.write(state, visit, x, output)
             if visit == self.kept_visit:
@@ -126,7 +126,7 @@ class BlockStack(Embeds):
 
 
 def _within_layers(kind: str, scheme: Position) -> Position:
-    """Return the scheme of a kind. Raises ValueError where it does more, or less, than to act inside the mixers."""
+    """Return the scheme of a kind. Raises ValueError unless it acts inside the mixers, and nowhere else."""
     if early := scheme.acts_on & scheme.before_blocks:
         raise ValueError(
             f"layers.kinds.{kind}: position {type(scheme).__name__} acts on the tokens before the first layer "
@@ -146,7 +146,7 @@ def _within_layers(kind: str, scheme: Position) -> Position:
 
 
 def _check_additions(residual: Residual, blocks: Sequence[Block]) -> None:
-    """Raise ValueError where a residual choice needs what a block adds, and a block does not add."""
+    """Raise ValueError if a residual choice needs additions of blocks, and a block does not add to its input."""
     other = next((block for block in blocks if not block.adds), None)
     if residual.of_additions and other is not None:
         raise ValueError(
@@ -157,8 +157,8 @@ def _check_additions(residual: Residual, blocks: Sequence[Block]) -> None:
 
 def first_mixers(blocks: Sequence[nn.Module] | nn.ModuleList) -> list[TokenMixer]:
     """Return the token mixer of each block, in order; a block without one is left out."""
-    inside = ([part for part in block.modules() if isinstance(part, TokenMixer)] for block in blocks)
-    return [mixers[0] for mixers in inside if mixers]
+    found = (next((part for part in block.modules() if isinstance(part, TokenMixer)), None) for block in blocks)
+    return [mixer for mixer in found if mixer is not None]
 
 
 class Loop(NamedTuple):
@@ -179,10 +179,12 @@ def loop_of(order: Sequence[int]) -> Loop | None:
 
     [0, 1, 2, 1, 2, 3] is a loop over [1, 2]. [0, 1, 0] repeats no run, and [0, 0, 1, 1] repeats two.
     """
-    order, visits = tuple(order), len(order)
+    order = tuple(order)
+    visits = len(order)
     for start in range(visits):
         for size in range(1, (visits - start) // 2 + 1):
-            core, times = order[start : start + size], 1
+            core = order[start : start + size]
+            times = 1
             while order[start + times * size : start + (times + 1) * size] == core:
                 times += 1
             loop = Loop(order[:start], core, times, order[start + times * size :])
@@ -193,7 +195,7 @@ def loop_of(order: Sequence[int]) -> Loop | None:
 
 
 def loops_problem(model: nn.Module) -> str | None:
-    """Return why a model cannot go through its loop another number of times than in training; None where it can."""
+    """Return the reason why a model cannot go through its loop more or fewer times than in training, or None."""
     if not isinstance(model, BlockStack):
         return "the model has no blocks"
     if loop_of(model.order) is None:
@@ -207,7 +209,7 @@ def loops_problem(model: nn.Module) -> str | None:
 
 @contextmanager
 def loops(model: nn.Module, times: int) -> Iterator[None]:
-    """While inside, the model goes through its loop so many times. Raises ValueError where it cannot."""
+    """Let the model go through its loop `times` times inside the context. Raises ValueError if it cannot."""
     problem = loops_problem(model)
     if problem or not isinstance(model, BlockStack):
         raise ValueError(problem)

@@ -1,4 +1,4 @@
-"""What a model keeps while it generates token by token."""
+"""The cache of a model that generates token by token."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from blockyard.ops.cache import cache_bytes
 
 @dataclass
 class Cache:
-    """What a decoder keeps of the tokens so far: keys and values, or the state of a recurrence.
+    """The memory of a decoder of the tokens so far: keys and values, or the state of a recurrence.
 
-    layers: one cache for each visit of a block, and behind them that of the ids that n-grams read
+    layers: one cache for each visit of a block, behind them the caches of n-grams and of the smear
     length: tokens so far, without the prefix
-    memory: the encoded source, where the model has one; it does not grow and is not counted in `bytes`
+    memory: the encoded source of a model with one; it does not grow and is not counted in `bytes`
     """
 
     layers: list[Any]
@@ -31,7 +31,7 @@ class Cache:
 
     @property
     def croppable(self) -> bool:
-        """Whether the last tokens can be forgotten; otherwise a `snapshot` is continued."""
+        """Whether the last tokens can be forgotten; otherwise decoding goes back to a `snapshot`."""
         return all(hasattr(layer, "crop") for layer in self.layers)
 
     def keep_spare(self, count: int) -> None:
@@ -41,7 +41,7 @@ class Cache:
                 layer.spare = count
 
     def crop(self, count: int) -> None:
-        """Forget the last `count` tokens. Raises ValueError where a layer has dropped tokens that are needed then."""
+        """Forget the last `count` tokens. Raises ValueError if a layer has dropped tokens that it would need."""
         for layer in self.layers:
             layer.crop(count)
         self.length -= count
@@ -57,7 +57,7 @@ class Cache:
         return replace(self, layers=[layer.snapshot() for layer in self.layers])
 
     def reorder(self, order: Tensor, *, one_source: bool = False) -> None:
-        """Make sequence i continue from what sequence `order[i]` kept; order: (B',) int64. For beam search.
+        """Make sequence i continue the former sequence `order[i]`, for beam search. order: (B',) int64.
 
         one_source: all sequences have the same source, so the memory stays as it is
         """
@@ -91,7 +91,8 @@ def empty_cache(mixers: list[TokenMixer], batch_size: int) -> Cache:
 
 def select_sequences(memory: Memory, order: Tensor) -> Memory:
     """Return the sequences `order` (B',) int64 of a memory, in that order."""
-    seq, order = memory.seq, order.to(memory.x.device)
+    seq = memory.seq
+    order = order.to(memory.x.device)
     coords = seq.coords if seq.coords.shape[0] == 1 else seq.coords[order]  # (B'|1, M, A)
     valid = None if seq.valid is None else seq.valid[order]  # (B', M)
     return Memory(memory.x[order], replace(seq, coords=coords, valid=valid, segment=None, ids=None, memo={}))

@@ -1,4 +1,4 @@
-"""What flows between layers besides the stream: each visit of a block gets what it takes of what earlier ones gave.
+"""Tensors that flow between layers besides the stream: a visit of a block takes tensors that earlier ones gave.
 
     visit 0    block 0 --> values ---------+----------------+     given, kept until no later visit takes it
                  |                         |                |
@@ -8,9 +8,9 @@
                  |
     visit 3    block 1 <-- carry: values
 
-A block that gives does so at each of its visits, and a visit reads what was given last. Every visit has its own `Seq`:
-a block that is computed again in the backward pass reads what it read the first time, and what it then gives again
-reaches nobody.
+A block that gives does so at each of its visits, and a visit reads the last tensor given. Every visit has its own
+`Seq`: a block that is computed again in the backward pass reads the same tensors as the first time, and the tensors
+that it then gives again reach nobody.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from blockyard.contracts import Block, Context, Seq, TokenMixer
 
 
 def build_in_turn(ctx: Context, make: Callable[[Context], Block]) -> list[Block]:
-    """Build the blocks of `ctx`, each with what the earlier ones give in its Context."""
+    """Build the blocks of `ctx`. The Context of each holds the shapes of the tensors that earlier blocks give."""
     blocks: list[Block] = []
     earlier: dict[str, tuple[int, ...]] = {}
     for layer in range(ctx.depth):
@@ -42,10 +42,13 @@ def mixers_of(block: nn.Module) -> list[TokenMixer]:
 
 
 class Carry:
-    """Which block takes what, known when the model is built. Raises ValueError where nobody gives what is taken.
+    """The tensors that each block gives and takes, known when the model is built.
 
-    takes: the names that each block takes; used: whether any does
+    takes: the names of the tensors that each block takes
+    used: True if any block takes one
     schemes: the position scheme that acts in each block
+
+    Raises ValueError for a tensor that is taken and given by no earlier block, or given under another position scheme.
     """
 
     def __init__(self, blocks: Sequence[nn.Module], order: Sequence[int], schemes: Sequence[object]) -> None:
@@ -56,6 +59,7 @@ class Carry:
         self.used = bool(self._taken)
         self._check(order)
         placed = [frozenset().union(*(mixer.takes_placed for mixer in mixers)) for mixers in inside]
+        # Keys were rotated by the scheme of the giver, and a query of another scheme would not match them.
         for (name, giver), takers in self.readers(order).items():
             apart = [index for index in takers if name in placed[index] and schemes[index] is not schemes[giver]]
             if apart:
@@ -72,7 +76,7 @@ class Carry:
                 )
 
     def readers(self, order: Sequence[int]) -> dict[tuple[str, int], list[int]]:
-        """Return which blocks read what a block gives, by the name and the giving block, in the order of visits."""
+        """Return the blocks that read a tensor, by its name and the block that gives it, in the order of visits."""
         latest: dict[str, int] = {}
         readers: dict[tuple[str, int], list[int]] = {}
         for index in order:
@@ -82,17 +86,17 @@ class Carry:
         return readers
 
     def start(self) -> dict[str, Any]:
-        """Return what is carried in front of the first visit: nothing."""
+        """Return the tensors carried in front of the first visit: none."""
         return {}
 
     def to(self, index: int, seq: Seq, carried: Mapping[str, Any]) -> Seq:
-        """Return the facts for a visit of block `index`, with what it takes of what was given."""
+        """Return the facts for a visit of block `index`, with the carried tensors that it takes."""
         if not self.used:
             return seq
         return replace(seq, carry={name: carried[name] for name in sorted(self.takes[index])}, given={})
 
     def after(self, seq: Seq, carried: dict[str, Any]) -> None:
-        """Keep what a visit gave that any block takes. `seq`: from `to`."""
+        """Keep the tensors that a visit gave and any block takes. seq: the facts that `to` returned."""
         if seq.given:
             carried |= {name: value for name, value in seq.given.items() if name in self._taken}
             seq.given.clear()
@@ -110,7 +114,7 @@ class Carry:
 
 
 def carried_text(carry: Carry, order: Sequence[int]) -> str:
-    """Return who gives what to whom, as text: `values: 0 to 1, 2`; blocks by index, in the order of visits."""
+    """Return givers and takers of tensors as text, such as `values of block 0 in 1, 2`, in the order of visits."""
     return "; ".join(
         f"{_shown(name)} of block {giver} in {', '.join(map(str, dict.fromkeys(takers)))}"
         for (name, giver), takers in carry.readers(order).items()

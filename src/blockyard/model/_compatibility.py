@@ -1,4 +1,4 @@
-"""Checks that the parts of a model agree with each other, and the arguments of a forward pass too."""
+"""Checks that the parts of a model agree with each other, and the arguments of a forward pass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from blockyard.model._prefix import Prefix
 def check_parts(
     ctx: Context, prefix: Prefix, placed_mixers: list[tuple[Position, list[TokenMixer]]], head: Head
 ) -> None:
-    """Raise ValueError where a part would be ignored or could not work.
+    """Raise ValueError if a part would be ignored or could not work.
 
     placed_mixers: every position scheme with the token mixers of the blocks that it acts in
     """
@@ -36,13 +36,13 @@ def check_parts(
 
 
 def _check_position(ctx: Context, position: Position, mixers: list[TokenMixer]) -> None:
-    """Raise ValueError where a scheme cannot take the tokens, or has no mixer to act in."""
+    """Raise ValueError if a scheme cannot take the tokens, or has no mixer to act in."""
     name = type(position).__name__
     if ctx.tokens.axes not in position.axes:
         raise ValueError(f"position {name} cannot take {ctx.tokens.axes} coordinate axes; use position=none")
     for hook in sorted(position.acts_on):
         port = position.needs.get(hook)
-        # Where layers differ (token_mixer=cycle, layers), the scheme acts in those that have the port.
+        # If layers differ (token_mixer=cycle, layers), the scheme acts in the layers that have the port.
         if port is not None and not any(port in mixer.traits.ports for mixer in mixers):
             have = ", ".join(dict.fromkeys(type(mixer).__name__ for mixer in mixers))
             where = f"which token_mixer {have} does not have" if have else "and no layer has this scheme"
@@ -53,7 +53,7 @@ def _check_position(ctx: Context, position: Position, mixers: list[TokenMixer]) 
 
 
 def check_only_embeds(ctx: Context, position: Position, why: str) -> None:
-    """Raise ValueError where a scheme does anything but `embed`: for models whose tokens are not mixed by blocks."""
+    """Raise ValueError if a scheme does anything but `embed`, in a model without blocks over these tokens."""
     if ctx.tokens.axes not in position.axes or position.acts_on - position.before_blocks:
         raise ValueError(
             f"position {type(position).__name__} has nothing to act on: {why}; use position=none or one that is added "
@@ -62,7 +62,7 @@ def check_only_embeds(ctx: Context, position: Position, why: str) -> None:
 
 
 def check_call(ctx: Context, prefix: Prefix, inputs: Inputs, cached: bool) -> None:
-    """Raise ValueError where the inputs of a forward pass contradict each other."""
+    """Raise ValueError if the inputs of a forward pass contradict each other."""
     if inputs.segment is not None and prefix and not ctx.causal:
         raise ValueError(
             "packed sequences and model.prefix in a bidirectional model: class and register tokens would carry one "
@@ -73,7 +73,7 @@ def check_call(ctx: Context, prefix: Prefix, inputs: Inputs, cached: bool) -> No
 
 
 def check_no_source(model: nn.Module, inputs: Inputs) -> None:
-    """Raise ValueError where inputs have a source, for a model that reads none."""
+    """Raise ValueError if inputs have a source and the model reads none."""
     if inputs.source is not None or inputs.memory is not None:
         raise ValueError(
             f"{type(model).__name__} reads no source, and these inputs have one; use model=encoder_decoder"
@@ -81,6 +81,6 @@ def check_no_source(model: nn.Module, inputs: Inputs) -> None:
 
 
 def check_no_cache(model: nn.Module, cache: Cache | None) -> None:
-    """Raise ValueError where a cache is passed to a model that has none."""
+    """Raise ValueError if a cache is passed to a model without one."""
     if cache is not None:
         raise ValueError(f"{type(model).__name__} keeps no cache; pass the whole sequence, or use model=decoder")

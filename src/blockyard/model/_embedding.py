@@ -1,12 +1,12 @@
-"""From the inputs of one sequence to its tokens: embedder, mask token and position scheme, as every model uses them.
+"""From the inputs of a sequence to its tokens: embedder, mask token and position scheme, the same in every model.
 
-embedder --> x (B, N, D - width) --> mask token --(position.embed)--> (B, N, D)     width: of a concatenated code
+embedder --> x (B, N, D - width) --> mask token --(position.embed)--> (B, N, D)     width of a concatenated code
                  seq.coords --------------------------^---- position.rotate and position.bias read them in every block
 
 The mask token is a learned vector in place of tokens that are hidden from the model. It is put there before positions
 are added, so that a hidden token still has its position.
 
-Source: of the mask token Devlin et al. 2019, BERT (arXiv 1810.04805), section 3.1; of image patches Xie et al. 2022,
+Source: for the mask token Devlin et al. 2019, BERT (arXiv 1810.04805), section 3.1; for image patches Xie et al. 2022,
     SimMIM (arXiv 2111.09886), section 3.2
 Reference: transformers ViTMAEDecoder.mask_token, ViTEmbeddings.mask_token
 """
@@ -29,7 +29,7 @@ from blockyard.weight_init import Init
 class Embeds(Recorded):
     """A model, or a part of one, that embeds a sequence: it holds the embedder, the position scheme and the mask token.
 
-    embedder: that of another part, to be shared. It stays a part of that one, and this one has none.
+    embedder: the embedder of another part, to be shared. It stays a part of the other one.
     """
 
     def __init__(self, ctx: Context, parts: Parts, *, embedder: Embedder | None = None) -> None:
@@ -47,7 +47,7 @@ class Embeds(Recorded):
         """Return the tokens of the inputs with their positions (B, N, D), and their facts.
 
         start: index of the first token, for a sequence that is decoded in several calls
-        embedder: the shared one, for a part that has none
+        embedder: the shared embedder, for a part without one
         """
         embed = self.embedder if embedder is None else embedder
         x, seq = embed(inputs.inputs, inputs.lengths, inputs.segment, start)  # (B, N, D - position.width)
@@ -60,7 +60,7 @@ class Embeds(Recorded):
 
 
 class MaskToken(nn.Module):
-    """One vector for all hidden tokens. ctx: that of the embedder, whose vectors it replaces."""
+    """One vector for all hidden tokens. ctx: the Context of the embedder, since it replaces vectors of the embedder."""
 
     no_weight_decay: ClassVar[frozenset[str]] = frozenset({"vector"})  # as class and register tokens
     roles: ClassVar[dict[str, Role]] = {"vector": "input"}
@@ -70,11 +70,11 @@ class MaskToken(nn.Module):
         self.vector = nn.Parameter(torch.empty(1, ctx.dim))
 
     def init_weights(self, init: Init) -> None:
-        """A normal vector."""
+        """Draw a normal vector."""
         init.normal("vector")
 
     def forward(self, x: Tensor, seq: Seq, hidden: Tensor) -> Tensor:
-        """x (B, N, D), hidden (B, N) bool -> (B, N, D); `seq.features` of hidden tokens become zero.
+        """x (B, N, D), hidden (B, N) bool -> (B, N, D). Sets `seq.features` of hidden tokens to zero.
 
         Raises ValueError for another number of tokens.
         """
@@ -86,32 +86,37 @@ class MaskToken(nn.Module):
 
 
 def mask_token(ctx: Context, width: int) -> MaskToken | None:
-    """Return the mask token of a model whose tokens may be hidden, and None for others.
+    """Return the mask token, or None if the objective hides no tokens.
 
-    width: of the codes that the position scheme appends
+    width: channels that the position scheme appends
     """
-    return MaskToken(replace(ctx, dim=ctx.dim - width, stream=ctx.dim)) if ctx.tokens.hides else None
+    if not ctx.tokens.hides:
+        return None
+    return MaskToken(replace(ctx, dim=ctx.dim - width, stream=ctx.dim))
 
 
 def hide(token: MaskToken | None, x: Tensor, seq: Seq, hidden: Tensor | None) -> Tensor:
-    """Return x (B, N, D) with the mask token where `hidden` (B, N) says so; `seq` keeps x and `hidden`.
+    """Return x (B, N, D) with the mask token in place of tokens that are `hidden` (B, N). `seq` keeps x and `hidden`.
 
-    Raises ValueError where a model without one is to hide tokens.
+    Raises ValueError for hidden tokens in a model without a mask token.
     """
     if token is None and hidden is not None:
         raise ValueError("hidden tokens: this model has no mask token; use an objective that hides tokens")
     if token is None:
         return x
-    seq.embedded, seq.hidden = x, hidden
-    if hidden is not None and seq.ids is not None:
+    seq.embedded = x
+    seq.hidden = hidden
+    if hidden is None:
+        return x
+    if seq.ids is not None:  # mixers that look ids up must not see hidden ones
         seq.ids = seq.ids.masked_fill(hidden, -1)
-    return x if hidden is None else token(x, seq, hidden)
+    return token(x, seq, hidden)
 
 
 def embedder_and_position(ctx: Context, parts: Parts) -> tuple[Embedder, Position]:
-    """Build the embedder and the position scheme of one sequence; together they give a stream D wide.
+    """Build the embedder and the position scheme of one sequence. Together they give a stream of D channels.
 
-    Raises ValueError where a concatenated code would leave no channel to the tokens.
+    Raises ValueError if a concatenated code would leave no channel to the tokens.
     """
     position = parts.position(ctx)
     if position.width >= ctx.dim:
@@ -123,7 +128,7 @@ def embedder_and_position(ctx: Context, parts: Parts) -> tuple[Embedder, Positio
 
 
 def check_key_widths(ctx: Context, position: Position, mixers: Iterable[TokenMixer]) -> None:
-    """Raise ValueError where the scheme cannot rotate the queries and keys of a mixer, because of their width."""
+    """Raise ValueError if the width of queries and keys of a mixer does not allow the scheme to rotate them."""
     if "rotate" not in position.acts_on:
         return
     inner = (part for mixer in mixers for part in mixer.modules() if isinstance(part, TokenMixer) and not part.holds)
@@ -140,11 +145,12 @@ def add_position(ctx: Context, position: Position, x: Tensor, seq: Seq, start: i
     """Apply `position.embed` to tokens x (B, N, D - width) -> (B, N, D), and put the scheme into `seq` for the blocks.
 
     start: index of the first token, for a sequence that is decoded in several calls
-    Raises ValueError where the scheme does not reach as far as the sequence.
+    Raises ValueError if the sequence is longer than the scheme reaches.
     """
     coords = scaled_coords(ctx, position, seq, start)
     if position.varies and position.training:
-        seq.unvaried, coords = coords, position.vary(coords)
+        seq.unvaried = coords
+        coords = position.vary(coords)
     seq.position = position
     if position.acts_on - {"embed"}:
         seq.coords = coords
@@ -162,7 +168,7 @@ def add_position(ctx: Context, position: Position, x: Tensor, seq: Seq, start: i
 
 
 def set_pairs(seq: Seq, pairs: Tensor | None) -> None:
-    """Put the facts of pairs (B, N, N, P) into `seq`; those of padding and of two segments say "no path"."""
+    """Put the facts of pairs (B, N, N, P) into `seq`, as "no path" for padding and between two segments."""
     if pairs is None:
         return
     facts = pairs.movedim(-1, 0).to(torch.int64, memory_format=torch.contiguous_format)  # (P, B, N, N)
@@ -178,15 +184,16 @@ def set_pairs(seq: Seq, pairs: Tensor | None) -> None:
 
 
 def scaled_coords(ctx: Context, position: Position, seq: Seq, start: int) -> Tensor:
-    """Return the coordinates that the scheme reads: a bounded one gets larger inputs scaled down to its grid.
+    """Return the coordinates that the scheme reads, for a bounded scheme scaled down to its grid.
 
-    Input and table keep their outer edges: coordinate c of n becomes (c + 1/2) side / n - 1/2. Raises ValueError
-    where that would be wrong, because the coordinate of a token would then depend on how many tokens follow it.
-    A constant factor (`position.length_scale`) is right there too.
+    Input and table keep their outer edges: coordinate c of n becomes (c + 1/2) side / n - 1/2. Raises ValueError for a
+    longer causal, padded or packed sequence.
     """
-    coords, trained_grid, actual = seq.coords, ctx.tokens.grid, seq.grid
+    coords = seq.coords
     if not position.bounded:
         return coords
+    trained_grid = ctx.tokens.grid
+    actual = seq.grid
     if position.length_scale != 1:
         coords = (coords + 0.5) / position.length_scale - 0.5
     if len(trained_grid) == 1:
@@ -194,14 +201,15 @@ def scaled_coords(ctx: Context, position: Position, seq: Seq, start: int) -> Ten
     # Part of a grid: only the embedder has its extent, and coordinates are those of the full grid.
     if actual is None or all(n <= side * position.length_scale for n, side in zip(actual, trained_grid, strict=True)):
         return coords
+    # Here the coordinate of a token would depend on the number of tokens that follow it. A constant factor
+    # (`position.length_scale`) does not.
     if ctx.causal or seq.valid is not None or seq.segment is not None:
         raise ValueError(
             f"position {type(position).__name__} supports {_sides(trained_grid)} positions and the sequence has "
             f"{_sides(actual)}; use shorter sequences, or an unbounded position (rope, alibi, sinusoidal)"
         )
-    shrink = torch.tensor(
-        [min(1.0, side / n) for side, n in zip(trained_grid, actual, strict=True)], device=coords.device
-    )
+    factors = [min(1.0, side / n) for side, n in zip(trained_grid, actual, strict=True)]
+    shrink = torch.tensor(factors, device=coords.device)  # (A,)
     return (seq.coords + 0.5) * shrink - 0.5  # (B|1, N, A)
 
 

@@ -13,8 +13,9 @@ from blockyard.contracts import Context, DataSpec, Inputs, TokenSpec
 
 
 def example(ctx: Context, device: torch.device | str, batch: int = 1) -> Inputs:
-    """Return what a model of `ctx` reads: full sequences, with lengths, segments, pairs and source of the data."""
-    tokens, data = ctx.tokens, ctx.data
+    """Return inputs of a model of `ctx`: full sequences, with lengths, segments, pairs and source of the data."""
+    tokens = ctx.tokens
+    data = ctx.data
     facts: dict[str, Any] = {}
     with torch.device(device):
         inputs = _zeros(tokens, data, batch)
@@ -33,7 +34,7 @@ def example(ctx: Context, device: torch.device | str, batch: int = 1) -> Inputs:
 
 
 def full(ctx: Context) -> Context:
-    """Return the context whose `example` has sequences without padding, and so no lengths."""
+    """Return the context with sequences of one length, for an `example` without padding."""
     source = None if ctx.source is None else replace(ctx.source, variable=False)
     return replace(ctx, tokens=replace(ctx.tokens, variable=False), source=source)
 
@@ -43,4 +44,5 @@ def _zeros(tokens: TokenSpec, data: DataSpec, batch: int) -> Tensor:
         return torch.zeros((batch, tokens.max_len), dtype=torch.long)
     if tokens.ahead and tokens.patch is not None:
         return torch.zeros((batch, tokens.max_len, math.prod(tokens.patch)), dtype=torch.long)
-    return torch.zeros((batch, *data.shape), dtype=torch.float32 if tokens.codes is None else torch.long)
+    dtype = torch.float32 if tokens.codes is None else torch.long
+    return torch.zeros((batch, *data.shape), dtype=dtype)

@@ -3,9 +3,9 @@
 Source: Bao et al. 2022, BEiT (arXiv 2106.08254), appendix; Clark et al. 2020, ELECTRA (arXiv 2003.10555), table 7
 Reference: timm.optim.param_groups_layer_decay
 
-0 is what stands before the blocks (embedder with its norm, n-grams, what one token adds to the next, positions, class
-and register tokens, mask token, types of a joined source, learned latents), n + 1 is block n,
-and one more than the last block is what follows blocks (final norms, head).
+0 is the part before the blocks (embedder with its norm, n-grams, smear, positions, class and register tokens, mask
+token, types of a joined source, learned latents), n + 1 is block n, and one more than the last block is the part behind
+the blocks (final norms, head).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _FIRST_NORMS = ("embed_norm", "input_norm")
 def layer_numbers(model: nn.Module) -> dict[str, int]:
     """Return the layer number of every parameter, by its name.
 
-    Blocks count in the order in which a sample passes them: those of an encoder before those of its decoder. A
-    parameter with several owners, such as a tied head, has the number of the first.
+    Blocks count in the order in which a sample passes them: an encoder before its decoder. A parameter with several
+    owners, such as a tied head, has the number of the first.
     """
     modules = dict(model.named_modules())
-    of_heads = set(blocks_of_heads(model))  # which are in no way of a prediction
-    blocks = [path for path, module in modules.items() if isinstance(module, Block) and module not in of_heads]
-    blocks.sort(key=lambda path: not path.startswith("encoder."))  # which a decoder holds beside its own blocks
+    head_blocks = set(blocks_of_heads(model))  # a prediction does not pass the blocks of a head
+    blocks = [path for path, module in modules.items() if isinstance(module, Block) and module not in head_blocks]
+    blocks.sort(key=lambda path: not path.startswith("encoder."))  # a decoder holds its encoder behind its own blocks
     last = len(blocks) + 1
     numbers = {}
     for name, _ in model.named_parameters():

@@ -1,14 +1,14 @@
 """Vectors of the last few token ids, added to each token: an embedding of n-grams, looked up by a hash.
 
 Source: Roy et al. 2022, N-Grammer (arXiv 2207.06366), section 2; Huang et al. 2025, Over-Tokenized Transformer
-    (arXiv 2501.16975), section 3.2; of pairs as in modded-nanogpt (github.com/KellerJordan/modded-nanogpt)
+    (arXiv 2501.16975), section 3.2; pairs as in modded-nanogpt (github.com/KellerJordan/modded-nanogpt)
 Reference: the formula, token by token
 Equation: x_t + sum over n of E_n[(sum over k < n of p_k (id_(t-k) + 1)) mod R], with a table E_n of R rows for each n
     and fixed odd numbers p_k; tokens in front of the sequence, of another document, hidden or without an id count as 0
-Cost: O(N D) time, R D parameters for each n, of which a token uses one row; decoding keeps the ids of n - 1 tokens
+Cost: O(N D) time, R D parameters for each n, one row of them for a token; decoding keeps the ids of n - 1 tokens
 
     ids      7      2      2      9
-    pairs    ( ,7)  (7,2)  (2,2)  (2,9)     --> a row of the table for each, which other pairs may share
+    pairs    ( ,7)  (7,2)  (2,2)  (2,9)     --> a row of the table for each; other pairs may share it
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ MULTIPLIERS = (
 
 
 class Ngrams(NamedTuple):
-    """sizes: numbers of ids whose vectors are added, such as (2, 3); rows: of the table of each."""
+    """The options of n-grams.
+
+    sizes: numbers of ids of an n-gram, such as (2, 3)
+    rows: rows of the table of each size
+    """
 
     sizes: tuple[Size, ...] = ()
     rows: int = ROWS
@@ -48,7 +52,7 @@ NO_NGRAMS = Ngrams()
 
 
 def checked_ngrams(sizes: tuple[Size, ...], rows: Rows) -> Ngrams:
-    """Return both as one. Raises ValueError for options that have no effect."""
+    """Return both options as one. Raises ValueError for options that have no effect."""
     if rows != ROWS and not sizes:
         raise ValueError(f"model.ngram_rows={rows} has no effect without model.ngrams; use model.ngrams=[2]")
     if len({*sizes}) < len(sizes):
@@ -57,7 +61,7 @@ def checked_ngrams(sizes: tuple[Size, ...], rows: Rows) -> Ngrams:
 
 
 class NgramEmbedding(nn.Module):
-    """Adds the vectors of n-grams, which start at zero: the model then computes what it computes without them."""
+    """Adds the vectors of n-grams. They start at zero, so that the model starts as it is without them."""
 
     no_weight_decay: ClassVar[frozenset[str]] = frozenset({"table"})
     roles: ClassVar[dict[str, Role]] = {"table": "input"}
@@ -69,30 +73,32 @@ class NgramEmbedding(nn.Module):
                 f"model.ngrams={list(ngrams.sizes)} looks up token ids, and the inputs are none; use model.ngrams=[] "
                 "or data of texts"
             )
-        self.sizes, self.rows = ngrams.sizes, ngrams.rows
+        self.sizes = ngrams.sizes
+        self.rows = ngrams.rows
         self.table = nn.Parameter(torch.empty(len(ngrams.sizes), ngrams.rows, ctx.dim))  # (sizes, R, D)
 
     def init_weights(self, init: Init) -> None:
-        """Zeros."""
+        """Set the tables to zero."""
         init.zeros("table")
 
     def init_cache(self, batch_size: int) -> InputCache:
-        """The ids of the last tokens, none yet."""
+        """Return an empty cache of the ids of the last tokens."""
         return InputCache(batch_size, max(self.sizes) - 1)
 
     def forward(self, x: Tensor, seq: Seq, cache: InputCache | None = None) -> Tensor:
-        """x (B, N, D) -> (B, N, D); `cache` has the ids in front of these tokens."""
+        """x (B, N, D) -> (B, N, D). cache: the ids in front of these tokens."""
         assert seq.ids is not None
         codes = (seq.ids + 1)[..., None]  # (B, N, 1), 0 for a token without an id
         if cache is not None:
             codes, _ = cache.append(codes, seq)  # (B, M, 1)
-        rows = self.rows_of(codes[..., 0], seq.segment)[:, :, -x.shape[1] :]
+        rows = self.rows_of(codes[..., 0], seq.segment)[:, :, -x.shape[1] :]  # (sizes, B, N)
         for table, index in zip(self.table, rows, strict=True):
             x = x + F.embedding(index, table).to(x.dtype)
         return x
 
     def rows_of(self, codes: Tensor, segment: Tensor | None) -> Tensor:
-        """The rows of each table, codes (B, N), segment (B, N) -> (sizes, B, N)."""
+        """Return the rows of each table: codes (B, N), segment (B, N) -> (sizes, B, N)."""
+        # The sum of n ids is the sum of n - 1 ids plus one product, so that all sizes cost as much as the largest.
         total = codes * MULTIPLIERS[0]
         sums = {1: total}
         for back in range(1, max(self.sizes)):

@@ -24,7 +24,7 @@ class Prefix:
     class_token: bool = False
     registers: CountOrZero = 0
 
-    # By default pydantic ignores a misspelt key.
+    # Without it pydantic ignores a misspelt key.
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     def __len__(self) -> int:
@@ -49,15 +49,15 @@ class PrefixTokens(nn.Module):
         self.registers = nn.Parameter(torch.empty(prefix.registers, ctx.dim)) if prefix.registers else None
 
     def init_weights(self, init: Init) -> None:
-        """Normal vectors."""
+        """Draw normal vectors."""
         init.normal("class_token")
         init.normal("registers")
 
     def forward(self, x: Tensor, seq: Seq) -> tuple[Tensor, Seq]:
         """x (B, N, D) -> (B, prefix + N, D), and the facts of all tokens.
 
-        Prefix tokens precede all others, are real, belong to no document, and have coordinates zero, which
-        no position scheme reads.
+        Prefix tokens precede all others, are real, and belong to no document. No position scheme reads their
+        coordinates, which are zero.
         """
         learned = torch.cat([p for p in (self.class_token, self.registers) if p is not None])  # (prefix, D)
         x = torch.cat([learned.to(x.dtype).expand(x.shape[0], -1, -1), x], dim=1)  # (B, prefix + N, D)
@@ -77,7 +77,7 @@ class PrefixTokens(nn.Module):
             ids=None if seq.ids is None else F.pad(seq.ids, (self.num, 0), value=-1),
             pairs=None if seq.pairs is None else tuple(F.pad(p, (self.num, 0, self.num, 0)) for p in seq.pairs),
             features=None if seq.features is None else F.pad(seq.features, (0, 0, self.num, 0)),
-            embedded=seq.embedded,  # both of the tokens alone
+            embedded=seq.embedded,  # these two stay facts of the tokens without the prefix
             hidden=seq.hidden,
         )
         return x, prefixed

@@ -17,18 +17,18 @@ Record = dict[str, Any]
 
 
 def note(record: Record | None, name: str, value: Any) -> None:
-    """Keep an intermediate under its name if anybody records."""
+    """Keep an intermediate under its name, if there is a record."""
     if record is not None:
         record[name] = value
 
 
 class Recorded(Model):
-    """A model that tells what happened in a forward pass: its intermediates, and the kernels that its mixers took.
+    """A model that reports the intermediates of a forward pass and the kernels of its mixers.
 
     Intermediates: embedded (B, N, D - position.width); placed (B, N, D); seq, the facts of the tokens with the prefix;
-    stream, block.0, block.1, ... and normed (B, prefix + N, D), of the latents (B, M, D) in a perceiver, which has
-    read (B, M, D) and written (B, N, D) besides; those of a source with "source." in front; memory where a tower
-    encodes it; prediction.
+    stream, block.0, block.1, ... and normed (B, prefix + N, D); prediction. A perceiver has its latents (B, M, D) in
+    place of tokens in the blocks, and also read (B, M, D) and written (B, N, D). The intermediates of a source have
+    "source." in front of their names, and an encoder also gives memory.
     """
 
     def steps(self, inputs: Inputs | Tensor, cache: Any = None) -> Record:
@@ -38,9 +38,10 @@ class Recorded(Model):
         return record
 
     def kernels(self, inputs: Inputs | Tensor | None = None) -> list[kernel.Record]:
-        """Return the kernel that each layer's mixer takes for these inputs, and why none faster.
+        """Return the kernel that each layer's mixer takes for these inputs, and why it takes no faster one.
 
-        None is one full sequence of zeros on the model's device, with the lengths and segments that its data brings.
+        inputs: None means one full sequence of zeros on the model's device, with lengths and segments if its data has
+            them
         """
         if inputs is None:
             inputs = example(self.ctx, next(self.parameters()).device)

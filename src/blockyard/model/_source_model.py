@@ -1,4 +1,4 @@
-"""What the models that read a source besides their inputs have in common: encoder_decoder, joint and joint_encoder."""
+"""The base of models that read a source besides their inputs: encoder_decoder, joint and joint_encoder."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class SourceModel(Tower):
     """The tower over the sequence, with a source that `encode` reads."""
 
     def encode(self, source: Tensor, source_lengths: Tensor | None = None, record: Record | None = None) -> Memory:
-        """Return what the model reads of a source (`Batch.source`)."""
+        """Return the encoded source (`Batch.source`) that the model reads."""
         raise NotImplementedError
 
     def memory_of(self, inputs: Inputs, cache: Cache | None, record: Record | None) -> Memory:
-        """Return the encoded source: of the inputs or of the cache. Raises ValueError unless it is in one."""
+        """Return the encoded source of the inputs or of the cache. Raises ValueError unless exactly one has it."""
         cached = None if cache is None else cache.memory
         if sum(value is not None for value in (inputs.source, inputs.memory, cached)) != 1:
             raise ValueError(

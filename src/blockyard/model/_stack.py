@@ -1,4 +1,4 @@
-"""The sizes that architectures share."""
+"""A stack of blocks: the options that architectures share."""
 
 from __future__ import annotations
 
@@ -42,16 +42,17 @@ class Stack(Architecture):
         prefix: class_token, and a number of registers: learned tokens in front of every sequence
         init_std: standard deviation of initial weights, null is 1 / sqrt(D); layers that write into the stream start
             smaller, by the square root of the number of branches that a token passes
-        init_shape: distribution of initial weights of that standard deviation: uniform lies within sqrt(3) of it
-        zero_branches: those layers start at zero, so that every block starts as the identity, as in modded-nanogpt
-        ngrams: sizes, such as [2,3] for pairs and triples: vectors of so many token ids, the last of which is the
-            token's own, are added to each token
-        ngram_rows: rows of the table of each size, which a hash of the ids chooses
-        embed_norm: a norm on what enters the first block, as in ModernBERT: tokens with the positions that are added to
-            them, and the prefix
+        init_shape: distribution of initial weights of that standard deviation: normal, or uniform within sqrt(3) of it
+        zero_branches: layers that write into the stream start at zero, so that every block starts as the identity, as
+            in modded-nanogpt
+        ngrams: sizes, such as [2,3] for pairs and triples: each token gets a vector of its last 2 and its last 3 token
+            ids added, its own id included
+        ngram_rows: rows of the table of each size; a hash of the ids chooses one
+        embed_norm: a norm in front of the first block, as in ModernBERT, over tokens with their added positions and the
+            prefix
         smear: add to each token a gated share of the vector of the token before it
-        backout: visits of blocks after which the stream is kept, of which a trained multiple, at first 0.2, is taken
-            out in front of the final norm; null takes nothing out
+        backout: number of visits of blocks after which the stream is kept; a trained multiple of it, at first 0.2, is
+            taken out in front of the final norm; null takes nothing out
         unit_weights: keep every matrix at vectors of length one along the width of the stream, as in nGPT, from before
             the first step on
         dropout: dropout rate on the tokens as they enter the first block
@@ -76,12 +77,20 @@ class Stack(Architecture):
         unit_weights: bool = False,
         dropout: Rate = 0.0,
     ) -> None:
+        self.dim = dim
+        self.depth = depth
+        self.heads = heads
+        self.prefix = prefix
+        self.dropout = dropout
+        self.init_std = init_std
+        self.init_shape = init_shape
+        self.zero_branches = zero_branches
+        self.embed_norm = embed_norm
+        self.smear = smear
+        self.backout = backout
+        self.unit_weights = unit_weights
         self.ngrams = checked_ngrams(ngrams, ngram_rows)
-        self.dim, self.depth, self.heads = dim, depth, heads
         self.order = complete_order("order", order, depth)
-        self.prefix, self.init_std, self.embed_norm, self.dropout = prefix, init_std, embed_norm, dropout
-        self.smear, self.backout, self.unit_weights = smear, backout, unit_weights
-        self.init_shape, self.zero_branches = init_shape, zero_branches
         if zero_branches and unit_weights:
             raise ValueError(
                 "model.zero_branches=true has no place in model.unit_weights=true, where no weight is zero"
@@ -104,7 +113,7 @@ class Stack(Architecture):
             zero_branches=self.zero_branches,
             init_shape=self.init_shape,
         )
-        assert ctx.head_dim > 0
+        assert ctx.head_dim > 0  # raises ValueError if heads does not divide dim
         return ctx
 
     def build(self, ctx: Context, parts: Parts) -> Model:
@@ -112,7 +121,7 @@ class Stack(Architecture):
         return self.transformer(ctx, parts)
 
     def transformer(self, ctx: Context, parts: Parts, *, sees: Sees = "past") -> Transformer:
-        """Return the blocks of `ctx` with the options of this stack, and what a subclass adds to them."""
+        """Return the blocks of `ctx` with the options of this stack. sees: an option of Decoder."""
         return Transformer(
             ctx,
             parts,
@@ -128,7 +137,7 @@ class Stack(Architecture):
 
 
 def complete_order(option: str, order: BlockOrder | None, depth: int) -> tuple[int, ...] | None:
-    """Return the order in which blocks run. Raises ValueError if it names no block, or leaves one out."""
+    """Return the order in which blocks run. Raises ValueError if it names an unknown block or leaves one out."""
     if order is None:
         return None
     beyond = [index for index in order if index >= depth]

@@ -9,12 +9,12 @@ inputs --> embedder --(position.embed)--> [prefix | tokens] --> block --> ... --
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from blockyard.contracts import Block, Context, Embedder, Inputs, Memory, Parts, Rate, Seq, TokenMixer
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.model._backout import Backout
 from blockyard.model._block_stack import BlockStack
 from blockyard.model._cache import Cache
@@ -27,16 +27,18 @@ from blockyard.model._smear import Smear
 from blockyard.model._unit_weights import UnitWeights, check_unit_weights
 from blockyard.ops.ring import shared
 
+Sees = Literal["past", "source"]
+
 
 class Tower(BlockStack):
     """Embedder, position scheme, prefix, blocks and final norm of one sequence of tokens.
 
-    ngrams: vectors of several token ids that are added to each token
+    embedder: the embedder of another tower, to be shared; it stays a part of that tower
+    cross: the factory of a cross-attention mixer; every block then has a further branch that reads a memory
+    ngrams: the n-grams of token ids with vectors that are added to each token
+    embed_norm: put a norm in front of the blocks, over tokens with their added positions and prefix
     smear: add a gated share of the token before to each token
-    backout: visits of blocks after which the stream is kept, to be taken out of the last one in part
-    embed_norm: a norm in front of the blocks, over tokens and prefix, with the positions that are added to them
-    embedder: the embedder of another tower, to be shared. It stays a part of that tower, and this one has none.
-    cross: the factory of a cross-attention mixer, which gives every block a further branch that reads a memory.
+    backout: number of visits of blocks after which the stream is kept, to be subtracted in part at the end
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class Tower(BlockStack):
         memory: Memory | None = None,
         embedder: Embedder | None = None,
     ) -> tuple[Tensor, Seq]:
-        """Return what a head reads: the stream after the final norm (B, prefix + N, D), and its facts."""
+        """Return the stream after the final norm (B, prefix + N, D), the input of a head, and its facts."""
         check_call(self.ctx, self.prefix_options, inputs, cache is not None)
         past = 0 if cache is None else cache.length
         x, seq = self.embed_tokens(inputs, record, start=past, embedder=embedder)  # (B, N, D)
@@ -89,14 +91,14 @@ class Tower(BlockStack):
             x = self.smear(x, seq, None if cache is None else cache.layers[-1])
         x, seq = self._add_prefix(x, seq, past)  # (B, prefix + N, D)
         if self.training:
-            x, seq = shared(x, seq)  # this process's tokens
+            x, seq = shared(x, seq)  # this process's part, if processes share a sequence
         x = self.mixed(x, seq, cache, memory, record)
         if cache is not None:
             cache.length = past + new
         return x, seq
 
     def mixed(self, x: Tensor, seq: Seq, cache: Cache | None, memory: Memory | None, record: Record | None) -> Tensor:
-        """Return a stream (B, prefix + N, D) after the blocks and the final norm."""
+        """Run a stream (B, prefix + N, D) through the blocks and the final norm."""
         note(record, "seq", seq)
         if self.embed_norm is not None:
             x = self.embed_norm(x)
@@ -108,7 +110,7 @@ class Tower(BlockStack):
         return x
 
     def init_cache(self, batch_size: int) -> Cache:
-        """As `BlockStack.init_cache`, and behind the caches of the layers those of the n-grams and of the smear."""
+        """Return the cache of `BlockStack.init_cache` with the caches of n-grams and smear behind the layers."""
         cache = super().init_cache(batch_size)
         if self.ngrams is not None:
             cache.layers.append(self.ngrams.init_cache(batch_size))
@@ -118,32 +120,24 @@ class Tower(BlockStack):
 
     @property
     def kept_visit(self) -> int | None:
-        """As of `BlockStack`: that of `backout`."""
+        """The index of the visit that `backout` keeps, or None."""
         return None if self.backout is None else self.backout.after - 1
 
     def backed_out(self, x: Tensor, middle: Tensor | None) -> Tensor:
-        """As of `BlockStack`, with `backout`."""
+        """Return the stream after the blocks (B, N, D), less the part of `middle` that `backout` takes out."""
         if self.backout is None:
             return x
         assert middle is not None
         return self.backout(x, middle)
 
     def _add_prefix(self, x: Tensor, seq: Seq, past: int) -> tuple[Tensor, Seq]:
-        """Put the prefix before the first token of a stream; it shifts the index of all later tokens."""
+        """Put the prefix in front of the first token of a stream, and shift the index of all tokens behind it."""
         if self.prefix is None:
             return x, seq
         if past == 0:
             return self.prefix(x, seq)
         seq.index = seq.index + self.prefix.num
         return x, seq
-
-
-def _block(parts: Parts, ctx: Context) -> Block:
-    """Return a block of these parts."""
-    return parts.block(ctx, parts.token_mixer, parts.channel_mixer, parts.norm)
-
-
-Sees = Literal["past", "source"]
 
 
 class Transformer(Tower):
@@ -153,38 +147,22 @@ class Transformer(Tower):
     sees: "source" lets the tokens in front of the start token see each other, in a sequence with a source
     """
 
+    @with_options_of(Tower, without=("embedder", "cross"))
     def __init__(
-        self,
-        ctx: Context,
-        parts: Parts,
-        *,
-        prefix: Prefix,
-        dropout: Rate,
-        ngrams: Ngrams = NO_NGRAMS,
-        embed_norm: bool = False,
-        smear: bool = False,
-        backout: int | None = None,
-        unit_weights: bool = False,
-        sees: Sees = "past",
+        self, ctx: Context, parts: Parts, *, unit_weights: bool = False, sees: Sees = "past", **options: Any
     ) -> None:
-        super().__init__(
-            ctx,
-            parts,
-            prefix=prefix,
-            dropout=dropout,
-            ngrams=ngrams,
-            embed_norm=embed_norm,
-            smear=smear,
-            backout=backout,
-        )
+        super().__init__(ctx, parts, **options)
         self.sees = sees
         self.head = parts.head(ctx)
         self.head.tie(self.embedder)
         if self.head.has_blocks:
             last = parts.of_kind(self.kinds[-1])
-            block = partial(_block, last)
+
+            def block(ctx: Context) -> Block:
+                return last.block(ctx, last.token_mixer, last.channel_mixer, last.norm)
+
             self.head.add_blocks(ctx, block, last.norm, self.position_of(ctx.depth - 1))
-        check_parts(ctx, prefix, self.placed_mixers(), self.head)
+        check_parts(ctx, self.prefix_options, self.placed_mixers(), self.head)
         if unit_weights:
             check_unit_weights(ctx)
             self.unit_weights = UnitWeights(self)  # the last part: what it normalises is initialised before it
@@ -201,16 +179,16 @@ class Transformer(Tower):
     def embed_tokens(
         self, inputs: Inputs, record: Record | None = None, *, start: int = 0, embedder: Embedder | None = None
     ) -> tuple[Tensor, Seq]:
-        """As `Embeds.embed_tokens`; in a model that sees the source, with the facts of which tokens are its own.
+        """Embed as `Embeds.embed_tokens` does. In a model that sees the source, the facts also mark its tokens.
 
-        Raises ValueError for a source that comes in several calls, whose first tokens could not see the last ones.
+        Raises ValueError for a source that comes in several calls: its first tokens could not see the last ones.
         """
         x, seq = super().embed_tokens(inputs, record, start=start, embedder=embedder)
         if self.sees == "source":
             assert self.ctx.tokens.start is not None
             starts = inputs.inputs.eq(self.ctx.tokens.start)  # (B, N)
             if start == 0:
-                seq.shown = starts.cumsum(-1) == 0
+                seq.shown = starts.cumsum(-1) == 0  # (B, N), True in front of the start token
             elif bool(starts.any()):
                 raise ValueError("model.sees=source reads a whole source in the first call; it came in several")
         return x, seq

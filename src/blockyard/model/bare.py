@@ -70,7 +70,9 @@ class BareModel(Architecture):
     stacks: ClassVar[bool] = False
 
     def __init__(self, *, dim: Width = 64, init_std: Positive | None = None, dropout: Rate = 0.0) -> None:
-        self.dim, self.init_std, self.dropout = dim, init_std, dropout
+        self.dim = dim
+        self.init_std = init_std
+        self.dropout = dropout
 
     def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:
         """Return the Context of the tokenizer and the head."""

@@ -14,12 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from blockyard.contracts import (
-    ChoiceOptions,
-    Context,
-    Model,
-    Parts,
-)
+from blockyard.contracts import ChoiceOptions, Context, Model, Parts
 from blockyard.contracts.inherited_options import with_options_of
 from blockyard.model._stack import Stack
 from blockyard.model._transformer import Sees
@@ -29,7 +24,7 @@ class Decoder(Stack):
     """A token sees itself and earlier tokens; with a cache from `init_cache`, `forward` takes the new tokens only.
 
     Options:
-        sees: what a token of a source in front sees: what is in front of it (past), or all of the source (source)
+        sees: tokens that a token of a source in front sees: the tokens before it (past), or all of the source (source)
     """
 
     causal: ClassVar[bool] = True
@@ -42,11 +37,11 @@ class Decoder(Stack):
 
     @classmethod
     def ties(cls, options: ChoiceOptions) -> bool:
-        """With sees=source."""
+        """Return True with sees=source."""
         return options.get("sees") == "source"
 
     def build(self, ctx: Context, parts: Parts) -> Model:
-        """As `Stack.build`. Raises ValueError for sees=source where no source stands in front."""
+        """Return the model of `ctx`. Raises ValueError for sees=source without a source in front."""
         if self.sees == "source" and not ctx.data.joined:
             raise ValueError(
                 "model.sees=source is about a source in front of the sequence, and this data has none; use "

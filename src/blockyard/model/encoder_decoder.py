@@ -5,7 +5,7 @@ Source: Vaswani et al. 2017, Attention Is All You Need (arXiv 1706.03762), secti
 Reference: torch.nn.Transformer
 Cost: that of its blocks, and O(N M D) time a layer for cross-attention
 
-    source --> encoder blocks --> memory      a text, or whatever a source_tokenizer reads
+    source --> encoder blocks --> memory      a text, or anything else that a source_tokenizer reads
                                      |
     target --> [causal mixer --> cross mixer --> channel mixer] x depth --> head
 """
@@ -45,7 +45,7 @@ from blockyard.model._transformer import Tower
 class SequenceToSequence(SourceModel):
     """Encoder and decoder: forward(inputs, cache, record) -> (B, N, V).
 
-    The tower over the target is the model itself, so that its parts have the names of a decoder's; the tower over
+    The tower over the target is the model itself, so that its parts have the same names as in a decoder. The tower over
     the source is `encoder`. A position scheme acts inside each sequence and never in cross-attention: the distance
     between a token of one text and a token of the other means nothing.
     """
@@ -89,7 +89,7 @@ class SequenceToSequence(SourceModel):
         return prediction
 
     def encode(self, source: Tensor, source_lengths: Tensor | None = None, record: Record | None = None) -> Memory:
-        """Return what the decoder reads of a source (`Batch.source`): x (B, M, D) and its facts."""
+        """Return the encoded source (`Batch.source`) that the decoder reads: x (B, M, D) and its facts."""
         embedder = getattr(self.encoder, "embedder", self.embedder)
         inner: Record | None = None if record is None else {}
         inputs = Inputs(source, lengths=source_lengths)
@@ -109,9 +109,9 @@ class EncoderDecoder(Stack):
         depth: blocks of the decoder
         order: the index of the decoder's block at each visit; null visits each block once
         encoder_depth: blocks of the encoder; null is the depth of the decoder
-        encoder_order: as `order`, of the encoder's blocks
+        encoder_order: the index of the encoder's block at each visit, as `order`
         cross: the mixer that reads the source, in every block of the decoder
-        shared: one embedder for source and target; false where they are of different kinds
+        shared: one embedder for source and target; false if they are of different kinds
         dropout: dropout rate on the tokens of either sequence as they enter the first block
     """
 
@@ -137,7 +137,7 @@ class EncoderDecoder(Stack):
 
     @classmethod
     def shares(cls, options: ChoiceOptions) -> bool:
-        """Whether `shared` is on."""
+        """Return whether source and target share an embedder."""
         return bool(options.get("shared", True))
 
     def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:

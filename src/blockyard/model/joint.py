@@ -1,4 +1,4 @@
-"""Joint: one causal sequence of two kinds, the tokens of the source in front of those that are written.
+"""Joint: one causal sequence of two kinds of tokens, the source in front of the sequence that is written.
 
 Source: Wang et al. 2022, GIT: A Generative Image-to-text Transformer for Vision and Language (arXiv 2205.14100); for
     sees=source Liu et al. 2018, Generating Wikipedia by Summarizing Long Sequences (arXiv 1801.10198), and the
@@ -42,7 +42,7 @@ from blockyard.weight_init import Init
 
 
 class Types(nn.Module):
-    """A learned vector for each kind of token: those of the source, and those of the sequence."""
+    """A learned vector for each kind of token: of the source, and of the sequence."""
 
     no_weight_decay: ClassVar[frozenset[str]] = frozenset({"vectors"})
     roles: ClassVar[dict[str, Role]] = {"vectors": "input"}
@@ -52,7 +52,7 @@ class Types(nn.Module):
         self.vectors = nn.Parameter(torch.empty(2, ctx.dim))  # (2, D)
 
     def init_weights(self, init: Init) -> None:
-        """Normal vectors."""
+        """Draw normal vectors."""
         init.normal("vectors")
 
     def forward(self, x: Tensor, kind: int) -> Tensor:
@@ -75,11 +75,12 @@ class SourceTokens(Embeds):
 class JointModel(SourceModel):
     """One sequence of two kinds: forward(inputs, cache, record) -> (B, V) or (B, N, V).
 
-    The tokens of the source are counted in `Seq.num_prefix`, so that heads, windows and the position scheme leave
+    The tokens of the source count as prefix (`Seq.num_prefix`), so that heads, windows and the position scheme leave
     them alone as they do class and register tokens.
 
-    ctx: of the joined sequence; source_ctx: of the source alone
-    ties: the tokens of the source have one index, and so see each other in a causal model
+    ctx: the Context of the joined sequence
+    source_ctx: the Context of the source alone
+    ties: the tokens of the source have one index, so that they see each other in a causal model
     """
 
     def __init__(
@@ -104,8 +105,8 @@ class JointModel(SourceModel):
     def forward(self, inputs: Inputs | Tensor, cache: Cache | None = None, record: Record | None = None) -> Tensor:
         """Return the predictions for the tokens of the sequence. With a cache, `inputs` are the new tokens only.
 
-        The source comes as in `Batch.source`, as the `memory` that `encode` returned, or in the cache, which keeps
-        that of its first call. Raises ValueError unless it comes in exactly one of these ways.
+        The source comes as in `Batch.source`, as the `memory` that `encode` returned, or in the cache, which keeps the
+        memory of its first call. Raises ValueError unless it comes in exactly one of these ways.
         """
         inputs = Inputs.of(inputs, cache)
         memory = self.memory_of(inputs, cache, record)
@@ -121,7 +122,8 @@ class JointModel(SourceModel):
         x, seq = self._add_prefix(x, seq, past)  # (B, prefix + M + N, D)
         x = self.mixed(x, seq, cache, None, record)
         if cache is not None:
-            cache.length, cache.memory = past + new, memory
+            cache.length = past + new
+            cache.memory = memory
         prediction = self.head(x, seq)
         note(record, "prediction", prediction)
         return prediction
@@ -129,7 +131,7 @@ class JointModel(SourceModel):
     def encode(self, source: Tensor, source_lengths: Tensor | None = None, record: Record | None = None) -> Memory:
         """Return the tokens of a source (`Batch.source`): x (B, M, D) and their facts.
 
-        Raises ValueError for sources of different lengths, whose padding would stand inside the joined sequence.
+        Raises ValueError for sources of different lengths: padding would stand inside the joined sequence.
         """
         if source_lengths is not None:
             raise ValueError("sources of different lengths cannot stand in front of a sequence; use one length")
@@ -154,7 +156,7 @@ class JointModel(SourceModel):
             features=None if seq.features is None else F.pad(seq.features, (0, 0, *front)),
             pairs=None if seq.pairs is None else tuple(F.pad(pair, (*front, *front)) for pair in seq.pairs),
             ids=None if seq.ids is None else F.pad(seq.ids, front, value=-1),
-            memo={},
+            memo={},  # masks of the sequence alone do not fit the joined one
         )
         return torch.cat([memory.x.to(x.dtype), x], dim=1), joined
 
@@ -162,12 +164,13 @@ class JointModel(SourceModel):
 class Joint(Stack):
     """Source and sequence in one stack of blocks, so that neither an encoder nor cross-attention is needed.
 
-    Each part is placed by its own scheme, which the tokens of the source get added before the first block; a scheme
-    that acts inside mixers acts in the sequence's own part. All sources must be of one length.
+    Source and sequence each have their own position scheme. The scheme of the source is added to its tokens before the
+    first block; a scheme that acts inside mixers acts on the tokens of the sequence alone. All sources must be of one
+    length.
 
     Options:
         types: a learned vector for each of the two kinds, added to its tokens
-        sees: what a token of the source sees: of the source what is in front of it (past), or all of it (source)
+        sees: tokens that a token of the source sees: the source before it (past), or all of the source (source)
     """
 
     causal: ClassVar[bool] = True
@@ -177,14 +180,15 @@ class Joint(Stack):
     @with_options_of(Stack, only=("dim", "depth", "order", "heads", "prefix", "init_std", "dropout"))
     def __init__(self, *, types: bool = True, sees: Literal["past", "source"] = "past", **options: Any) -> None:
         super().__init__(**options)
-        self.types, self.sees = types, sees
+        self.types = types
+        self.sees = sees
 
     @classmethod
     def ties(cls, options: ChoiceOptions) -> bool:
-        """Whether the tokens of a source see each other."""
+        """Return whether the tokens of a source see each other."""
         return options.get("sees") == "source"
 
-    def mixing(self, ctx: Context) -> Context:
+    def mixer_context(self, ctx: Context) -> Context:
         """Return the Context of the joined sequence, whose prefix holds the source."""
         return joined(ctx)
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import (
+    Block,
     Context,
     Inputs,
     Length,
@@ -52,7 +53,7 @@ class Latents(nn.Module):
         self.vectors = nn.Parameter(torch.empty(ctx.tokens.max_len, ctx.dim))  # (M, D)
 
     def init_weights(self, init: Init) -> None:
-        """Normal vectors."""
+        """Draw normal vectors."""
         init.normal("vectors")
 
     def forward(self, x: Tensor) -> tuple[Tensor, Seq]:
@@ -69,14 +70,15 @@ class PerceiverModel(BlockStack):
         self, ctx: Context, inner: Context, parts: Parts, *, cross: Callable[[Context], TokenMixer], dropout: Rate
     ) -> None:
         super().__init__(ctx, parts)
-        rest = (parts.channel_mixer, parts.norm)
         self.dropout = nn.Dropout(dropout)
         self.latents = Latents(inner)
         self.input_norm = parts.norm(ctx)  # a block normalises its own stream, not the memory that it reads
-        self.read = parts.block(inner, cross, *rest)
+        self.read = parts.block(inner, cross, parts.channel_mixer, parts.norm)
         self.add_blocks(inner, parts)
         self.head = parts.head(ctx)
-        self.write = parts.block(ctx.at(ctx.depth - 1), cross, *rest) if self.head.gives != "sequence" else None
+        self.write: Block | None = None
+        if self.head.gives != "sequence":  # tokens read the latents once more
+            self.write = parts.block(ctx.at(ctx.depth - 1), cross, parts.channel_mixer, parts.norm)
         self.final_norm = parts.norm(ctx) if self.final_norm_needed else nn.Identity()
         write_norm = self.write is not None and self.write.needs_final_norm
         self.last_norm = parts.norm(ctx) if write_norm else nn.Identity()
@@ -95,7 +97,7 @@ class PerceiverModel(BlockStack):
         return first_mixers(nn.ModuleList([self.read]))[0]
 
     def forward(self, inputs: Inputs | Tensor, cache: Cache | None = None, record: Record | None = None) -> Tensor:
-        """Return the predictions for a batch. Raises ValueError for packed sequences, whose documents latents join."""
+        """Return the predictions for a batch. Raises ValueError for packed sequences: latents would join documents."""
         inputs = Inputs.of(inputs, cache)
         check_no_source(self, inputs)
         check_no_cache(self, cache)
@@ -110,7 +112,7 @@ class PerceiverModel(BlockStack):
         note(record, "seq", seq)
         latents, latent_seq = self.latents(x)  # (B, M, D)
         latents = latents if factor == 1.0 else latents * factor
-        latent_seq.scale = seq.scale
+        latent_seq.scale = seq.scale  # a head of one output a sequence predicts in the units of the inputs
         latents = self.read(latents, latent_seq, None, Memory(self.input_norm(x), seq))
         note(record, "read", latents)
         latents = self.final_norm(self.through_blocks(latents, latent_seq, None, None, record))
@@ -133,7 +135,7 @@ class Perceiver(Stack):
     Options:
         depth: blocks over the latents
         num_latents: learned vectors (M)
-        cross: the mixer with which latents read tokens, and tokens read latents
+        cross: the mixer by which latents read tokens, and tokens read latents
         dropout: dropout rate on the tokens before they are read
     """
 
@@ -145,13 +147,14 @@ class Perceiver(Stack):
         self, *, num_latents: Length = 16, cross: Callable[[Context], TokenMixer] = CROSS, **options: Any
     ) -> None:
         super().__init__(**options)
-        self.num_latents, self.cross = num_latents, crossing(cross)
+        self.num_latents = num_latents
+        self.cross = crossing(cross)
 
-    def mixing(self, ctx: Context) -> Context:
+    def mixer_context(self, ctx: Context) -> Context:
         """Return the Context of the latents: the same number for every sample, without coordinates."""
         data = replace(ctx.data, variable=False)
         return replace(ctx, tokens=TokenSpec((), count=self.num_latents), data=data)
 
     def build(self, ctx: Context, parts: Parts) -> Model:
         """Return the model of `ctx`. Raises ValueError if its parts contradict each other."""
-        return PerceiverModel(ctx, self.mixing(ctx), parts, cross=self.cross, dropout=self.dropout)
+        return PerceiverModel(ctx, self.mixer_context(ctx), parts, cross=self.cross, dropout=self.dropout)

@@ -8,8 +8,8 @@ Cost: O(N D) time, 2 D parameters, 2 D running statistics
 
 Training uses the statistics of the batch, evaluation the running ones, which are saved in the checkpoint. With several
 processes the statistics are those of the whole batch, so that two processes train the same model as one, at the cost
-of two more all-reduces per norm. With gradient accumulation (trainer.accumulate) each micro-batch has statistics of
-its own, as in other implementations.
+of two more all-reduces per norm. With gradient accumulation (trainer.accumulate) each micro-batch has its own
+statistics, as in other implementations.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Batch(Norm):
     def __init__(self, ctx: Context, *, eps: Positive = 1e-5, momentum: Rate = 0.1) -> None:
         super().__init__()
         _check(ctx)
-        self.eps, self.momentum = eps, momentum
+        self.eps = eps
+        self.momentum = momentum
         self.weight = nn.Parameter(torch.empty(ctx.dim))
         self.bias = nn.Parameter(torch.empty(ctx.dim))
         self.running_mean: Tensor
@@ -46,12 +47,12 @@ class Batch(Norm):
         self.register_buffer("running_var", torch.ones(ctx.dim))
 
     def init_weights(self, init: Init) -> None:
-        """Gain one, bias zero."""
+        """Set gain one, bias zero."""
         init.ones("weight")
         init.zeros("bias")
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (B, N, D) -> (B, N, D); updates the running statistics in training."""
+        """x (B, N, D) -> (B, N, D). Updates the running statistics in training."""
         if self.training and distributed.is_initialized() and distributed.get_world_size() > 1:
             return self._synchronised(x)
         flat = x.flatten(0, -2)  # (B N, D)
@@ -60,16 +61,17 @@ class Batch(Norm):
         return y.view_as(x)  # (B, N, D)
 
     def _synchronised(self, x: Tensor) -> Tensor:
-        """The same with statistics over the tokens of all processes: (B, N, D) -> (B, N, D)."""
+        """Normalise by statistics over the tokens of all processes: (B, N, D) -> (B, N, D)."""
         from torch.distributed.nn.functional import all_reduce
 
         exact = x.to(torch.promote_types(x.dtype, torch.float32)).flatten(0, -2)  # (B N, D)
         count = exact.new_full((1,), len(exact))
         total = all_reduce(torch.cat([exact.sum(0), count]))  # (D + 1,)
         count = total[-1].detach()
+        # A second pass over centred values: the difference of two means of squares would lose digits.
         centred = exact - total[:-1] / count  # (B N, D)
         var = all_reduce(centred.square().sum(0)) / count  # (D,)
-        with torch.no_grad():
+        with torch.no_grad():  # as torch does, running statistics have the unbiased variance
             self.running_mean.lerp_((total[:-1] / count).to(self.running_mean.dtype), self.momentum)
             self.running_var.lerp_((var * count / (count - 1)).to(self.running_var.dtype), self.momentum)
         y = centred * torch.rsqrt(var + self.eps) * self.weight + self.bias
@@ -77,7 +79,7 @@ class Batch(Norm):
 
 
 def _check(ctx: Context) -> None:
-    """Raise ValueError where statistics over all tokens of a batch would leak."""
+    """Raise ValueError if statistics over all tokens of a batch would leak."""
     issues = []
     if ctx.causal:
         issues.append("leaks later tokens into earlier ones: use model=encoder or norm=layer")

@@ -34,7 +34,7 @@ class DyT(nn.Module):
         self.bias = nn.Parameter(torch.empty(ctx.dim))
 
     def init_weights(self, init: Init) -> None:
-        """Alpha at `start`, gain one, bias zero."""
+        """Set alpha to `start`, gain one, bias zero."""
         init.constant("alpha", self.start)
         init.ones("weight")
         init.zeros("bias")

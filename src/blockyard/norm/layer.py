@@ -26,6 +26,6 @@ class Layer(nn.LayerNorm):
         super().__init__(ctx.dim, eps=eps, bias=bias)
 
     def init_weights(self, init: Init) -> None:
-        """Gain one, bias zero."""
+        """Set gain one, bias zero."""
         init.ones("weight")
         init.zeros("bias")

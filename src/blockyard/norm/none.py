@@ -1,6 +1,6 @@
 """No normalisation.
 
-Source: Zhang et al. 2019, Fixup Initialization (arXiv 1901.09321), which trains without
+Source: Zhang et al. 2019, Fixup Initialization (arXiv 1901.09321), for training without one
 Reference: torch.nn.Identity
 Equation: x
 Cost: nothing

@@ -20,8 +20,8 @@ class RMS(nn.RMSNorm):
 
     Options:
         eps: term added to the mean square
-        zero_centred: learn how far the gain is from one, as Gemma and Qwen3-Next do; matters where gains decay, which
-            then go to one
+        zero_centred: learn the distance of the gain from one, as Gemma and Qwen3-Next do; with weight decay on gains,
+            they then go to one
     """
 
     def __init__(self, ctx: Context, *, eps: Positive = 1e-6, zero_centred: bool = False) -> None:
@@ -29,7 +29,7 @@ class RMS(nn.RMSNorm):
         self.zero_centred = zero_centred
 
     def init_weights(self, init: Init) -> None:
-        """A gain of one."""
+        """Set a gain of one."""
         if self.zero_centred:
             init.zeros("weight")
         else:

@@ -1,7 +1,8 @@
-"""Several torch optimizers combined into one."""
+"""The step of an optimizer, and several torch optimizers combined into one."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, overload
 
@@ -9,7 +10,31 @@ import torch
 from torch.optim import Optimizer
 
 
-class CombinedOptimizer(Optimizer):
+class BaseOptimizer(Optimizer):
+    """Evaluates the closure once and then updates the parameters. Subclasses implement `update_parameters`."""
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Take one step. Return the loss of the closure, or None without one."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.update_parameters()
+        return loss
+
+    @abstractmethod
+    def update_parameters(self) -> None:
+        """Update every parameter that has a gradient, in place."""
+
+
+class CombinedOptimizer(BaseOptimizer):
     """Steps several optimizers as one. Groups and state are shared, so torch's own saving and loading work.
 
     Args:
@@ -29,24 +54,12 @@ class CombinedOptimizer(Optimizer):
             part.state = self.state
             start += size
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One step of every part; the closure runs once, before them."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def update_parameters(self) -> None:
+        """Step every part."""
         for part in self.parts:
             part.step()
-        return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads the `state_dict` of the same optimizers over the same parameters."""
-        super().load_state_dict(state_dict)
+        """Load the `state_dict` of the same optimizers over the same parameters."""
+        super().load_state_dict(state_dict)  # replaces the groups and the state that the parts share
         self._link()

@@ -18,9 +18,9 @@ Cost: nothing
     blockyard train parametrization=mup model.dim=256 optimizer.lr=3e-3      a rate that was best at model.dim=64
 
 Scores are divided by K instead of sqrt(K), where K grows with D. Weight decay is divided by the factor on the rate, so
-that what it takes from a weight in a step does not depend on the width. A tied table has the rate of an input, which is
-that of an output, and the head's factor 1/m. With base_depth what a block adds is divided by the number of visits over
-base_depth; initial weights are those of base_depth.
+that the decay of a weight in a step does not depend on the width. A tied table has the rate of an input, which is the
+same as of an output, and the head's factor 1/m. With base_depth the addition of a block is divided by the number of
+visits over base_depth, and initial weights are as at base_depth.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from blockyard.contracts import (
     Width,
 )
 
-# The exponent of m in the factor on the learning rate; 0 where a role is not named.
+# The exponent of m in the factor on the learning rate; a role without an entry has 0.
 RATES: dict[UpdateRule, dict[Role, float]] = {
     "adam": {"hidden": -1, "residual": -1},
     "sgd": {"input": 1, "vector": 1, "output": 1},
@@ -59,12 +59,12 @@ class MuP(Parametrization):
 
     Options:
         base_dim: model.dim at which everything is as without a parametrization
-        base_heads: model.heads there; null is that of the model
-        base_depth: number of visits of blocks there; a number turns on CompleteP's factor of depth, null leaves depth
-            alone
+        base_heads: model.heads at base_dim; null is the number of heads of the model
+        base_depth: number of visits of blocks at base_dim; a number turns on CompleteP's factor of depth, null leaves
+            depth alone
         output: factor on the logits at every width
         scores: factor on the scores of attention at every width
-        branch: factor on what a block adds to the stream at every depth
+        branch: factor on the addition of a block to the stream at every depth
         embedding: factor on the stream as it enters the blocks at every width
     """
 
@@ -83,21 +83,26 @@ class MuP(Parametrization):
     ) -> None:
         if base_heads is not None and base_dim % base_heads:
             raise ValueError(f"base_heads={base_heads} does not divide base_dim={base_dim}")
-        self.base_dim, self.base_heads, self.base_depth = base_dim, base_heads, base_depth
-        self.output, self.scores, self.branch, self.embedding = output, scores, branch, embedding
+        self.base_dim = base_dim
+        self.base_heads = base_heads
+        self.base_depth = base_depth
+        self.output = output
+        self.scores = scores
+        self.branch = branch
+        self.embedding = embedding
 
     @classmethod
     def scales_branches(cls, options: ChoiceOptions) -> bool:
-        """With base_depth, or with branch."""
+        """Return whether base_depth or branch is set."""
         return options.get("base_depth") is not None or options.get("branch", 1.0) != 1.0
 
     @classmethod
     def scales_scores(cls, options: ChoiceOptions) -> bool:
-        """With scores."""
+        """Return whether scores is set."""
         return bool(options.get("scores", 1.0) != 1.0)
 
     def problems(self, data: DataModule, objective: Objective, model: Architecture) -> list[str]:
-        """Factors of blocks in a model without any."""
+        """Return a sentence about a factor of blocks in a model without blocks."""
         factors = {"base_depth": self.base_depth, "branch": self.branch, "embedding": self.embedding}
         unused = [f"{name}={value}" for name, value in factors.items() if value not in (None, 1.0)]
         if model.stacks or not unused:
@@ -109,7 +114,7 @@ class MuP(Parametrization):
         return (ctx.stream or ctx.dim) / self.base_dim
 
     def head_ratio(self, ctx: Context) -> float:
-        """Return how much wider a head is than that of the base."""
+        """Return the width of a head over the width of a head of the base."""
         return self.width_ratio(ctx) * (self.base_heads or ctx.heads) / ctx.heads
 
     def base_visits(self, ctx: Context) -> int:
@@ -117,7 +122,8 @@ class MuP(Parametrization):
         return ctx.visits if self.base_depth is None else self.base_depth
 
     def std(self, role: Role, ctx: Context) -> float:
-        """Return m^(1/2) where only hidden weights start smaller in wider models."""
+        """Return the factor on the initial standard deviation of a role."""
+        # init_std is 1 / sqrt(D) already: hidden weights keep it, and m^(1/2) undoes it for all other roles.
         return 1.0 if role in GROWING_INPUTS else self.width_ratio(ctx) ** 0.5
 
     def factor(self, place: Place, ctx: Context) -> float:
@@ -128,18 +134,21 @@ class MuP(Parametrization):
             return self.scores / self.head_ratio(ctx) ** 0.5
         if place == "embedding":
             return self.embedding
-        return (self.output if place == "logits" else 1.0) / self.width_ratio(ctx)
+        output = self.output if place == "logits" else 1.0
+        return output / self.width_ratio(ctx)
 
     def rate(self, role: Role, rule: UpdateRule, ctx: Context, *, in_block: bool) -> float:
-        """Return the factors of the table. Gradients of what a block holds are smaller by the factor of depth."""
+        """Return the factor on the learning rate of the table."""
+        # The gradients of weights in a block are smaller by the factor of depth, and SGD moves in proportion to them.
         deep = self._depth_ratio(ctx) if in_block and rule == "sgd" else 1.0
         return deep * self.width_ratio(ctx) ** RATES[rule].get(role, 0.0)
 
     def epsilon(self, role: Role, ctx: Context, *, in_block: bool) -> float:
         """Return 1/m, and in a block 1/m over the factor of depth."""
         wide = 1.0 if role == "fixed" else self.width_ratio(ctx)
-        return 1.0 / (wide * (self._depth_ratio(ctx) if in_block else 1.0))
+        deep = self._depth_ratio(ctx) if in_block else 1.0
+        return 1.0 / (wide * deep)
 
     def _depth_ratio(self, ctx: Context) -> float:
-        """Return the number of visits over that of the base."""
+        """Return the number of visits over the number of visits of the base."""
         return ctx.visits / self.base_visits(ctx)

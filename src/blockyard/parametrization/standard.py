@@ -1,6 +1,6 @@
-"""Standard: nothing depends on the size of the model but what its own options say.
+"""Standard: nothing depends on the size of the model beyond its own options.
 
-Source: none; it is what a config without a parametrization has
+Source: none; a config without a parametrization has it
 Reference: torch.nn
 Equation: every factor is 1
 Cost: nothing

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from blockyard.contracts import ChoiceOptions, Context, Position
 
-# Checks that position schemes share.
+Combine = Literal["add", "concat"]
 
 
 def check_axes(position: type[Position], ctx: Context) -> None:
-    """Raise ValueError where the scheme does not support the number of coordinate axes of the tokens."""
+    """Raise ValueError if the scheme does not support the number of coordinate axes of the tokens."""
     if ctx.tokens.axes not in position.axes:
         allowed = ", ".join(map(str, sorted(position.axes)))
         raise ValueError(
@@ -29,16 +29,13 @@ def check_axes(position: type[Position], ctx: Context) -> None:
 def check_split(
     name: str, width: int, what: str, axes: int, group: int = 2, change: str = "model.dim or model.heads"
 ) -> None:
-    """Raise ValueError where `width` channels cannot be divided in groups (pairs) among `axes` axes."""
+    """Raise ValueError if `width` channels cannot be divided in groups (pairs) among `axes` axes."""
     if width % (group * axes) or not width:
         how = "in pairs among" if group == 2 else "among"
         raise ValueError(
             f"position {name} divides {what} {how} {axes} axes, so it must be a multiple of "
             f"{group * axes}, not {width}; change {change}"
         )
-
-
-Combine = Literal["add", "concat"]
 
 
 class Absolute(Position):
@@ -54,31 +51,34 @@ class Absolute(Position):
     def __init__(self, ctx: Context, *, combine: Combine, channels: int) -> None:
         super().__init__()
         check_axes(type(self), ctx)
-        self.combine, self.channels = combine, channels
-        self.width = channels if combine == "concat" else 0
+        self.combine = combine
+        self.channels = channels
+        self.width = channels if combine == "concat" else 0  # the embedder leaves as many channels free
 
     @classmethod
     def concatenates(cls, options: ChoiceOptions) -> bool:
-        """Whether the encoding has channels of its own."""
+        """Return whether the encoding has channels of its own."""
         return options.get("combine") == "concat"
 
     def encoding(self, coords: Tensor, like: Tensor) -> Tensor:
-        """The encoding of coords (B|1, N, A), in the dtype and on the device of `like`: (B|1, N, channels)."""
+        """Return the encoding of coords (B|1, N, A), in the dtype and on the device of `like`: (B|1, N, channels)."""
         raise AssertionError("abstract")
 
     def embed(self, x: Tensor, coords: Tensor) -> Tensor:
         """x (B, N, D - width), coords (B|1, N, A) -> (B, N, D)."""
-        encoding = self.encoding(coords, x)
+        encoding = self.encoding(coords, x)  # (B|1, N, channels)
         if self.combine == "add":
             return x + encoding  # (B, N, D)
         return torch.cat([x, encoding.expand(x.shape[0], -1, -1)], dim=-1)  # (B, N, D)
 
 
 def encoding_width(name: str, ctx: Context, combine: Combine, width: int | None, multiple: int = 1) -> int:
-    """The channels of an encoding of any width: those of the stream, or where concatenated `width`.
+    """Return the number of channels of an encoding: of the stream if it is added, else `width`.
 
-    multiple: what the width must be a multiple of; width None means a quarter of the stream
-    Raises ValueError where `width` would have no effect, or is not a multiple.
+    width: None means a quarter of the stream
+    multiple: divisor of the number of channels
+
+    Raises ValueError if `width` would have no effect, or is not a multiple.
     """
     if combine == "add":
         if width is not None:
@@ -97,5 +97,5 @@ def encoding_width(name: str, ctx: Context, combine: Combine, width: int | None,
 
 
 def token_norm(ctx: Context) -> float:
-    """The expected norm of a token embedding of D channels at initialisation."""
+    """Return the expected norm of a token embedding of D channels at initialisation."""
     return ctx.token_std * ctx.dim**0.5

@@ -1,4 +1,4 @@
-"""Rotary embedding behind `rope` and `xpos`: pairs of head channels rotate by angles that grow with position."""
+"""The rotation of `rope` and `xpos`: pairs of channels of a head rotate by angles that grow with position."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUNDING = 0.02  # channels by which a fraction typed with few digits may miss a
 class Rotary(Position):
     """The rotated channels of a head are divided among the axes; channel i rotates with channel i + half.
 
-    The width of a head is read from the queries; frequencies are those of that width.
+    The width of a head is read from the queries, and frequencies follow from it.
     """
 
     acts_on: ClassVar[frozenset[str]] = frozenset({"rotate"})
@@ -27,16 +27,21 @@ class Rotary(Position):
     def __init__(self, ctx: Context, *, name: str, base: float | None, fraction: float = 1.0) -> None:
         super().__init__()
         check_axes(type(self), ctx)
-        self.name, self.num_axes, self.fraction, self.head_dim = name, ctx.tokens.axes, fraction, ctx.head_dim
+        self.name = name
+        self.num_axes = ctx.tokens.axes
+        self.fraction = fraction
+        self.head_dim = ctx.head_dim
         self.base = base or (10000.0 if self.num_axes == 1 else 100.0)
 
     def rotated_width(self, width: int) -> int:
-        """The number of rotated channels of a head of `width` channels."""
+        """Return the number of rotated channels of a head of `width` channels."""
         return round(width * self.fraction)
 
     def check_width(self, width: int) -> None:
         """Raise ValueError unless the rotated channels are a whole number and pair up over the axes."""
-        custom, group, rotated = width != self.head_dim, 2 * self.num_axes, width * self.fraction
+        custom = width != self.head_dim
+        group = 2 * self.num_axes  # channels that rotate at one frequency, a pair for each axis
+        rotated = width * self.fraction
         what = "the width of queries and keys" if custom else "the head width (model.dim / model.heads)"
         if self.fraction == 1 or width < group:
             option = "token_mixer.key_dim" if custom else "model.dim or model.heads"
@@ -53,16 +58,14 @@ class Rotary(Position):
             )
 
     def rotate(self, q: Tensor, k: Tensor, q_coords: Tensor, k_coords: Tensor) -> tuple[Tensor, Tensor]:
-        """q (B, H, N, K), k (B, H', M, K), coordinates (B|1, N or M, A) -> rotated q, k."""
+        """Rotate q (B, H, N, K) and k (B, H', M, K) by their coordinates (B|1, N or M, A)."""
         q_angles = self.angles(q_coords, q)
         k_angles = q_angles if k_coords is q_coords else self.angles(k_coords, k)
         return self.rotate_head(q, *q_angles), self.rotate_head(k, *k_angles)
 
     def angles(self, coords: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine (B|1, 1, N, A, half) for heads as wide as those of `like` (B, H, N, K).
-
-        At least in float32: bfloat16 cannot represent every integer up to 1000.
-        """
+        """Return cosine and sine (B|1, 1, N, A, half) for heads of the width of `like` (B, H, N, K)."""
+        # bfloat16 cannot represent every integer up to 1000.
         exact = torch.promote_types(like.dtype, torch.float32)
         half = self.rotated_width(like.shape[-1]) // (2 * self.num_axes)
         step = torch.arange(half, device=like.device, dtype=exact) / half
@@ -70,11 +73,11 @@ class Rotary(Position):
         return angle.cos(), angle.sin()
 
     def frequencies(self, step: Tensor) -> Tensor:
-        """Radians per position, of the pairs at step (half,) in [0, 1): (half,) or (A, half)."""
+        """Return radians per position of the pairs at step (half,) in [0, 1): (half,) or (A, half)."""
         return self.base**-step
 
     def rotate_head(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """x (B, H, N, K), angles (B|1, 1, N, A, half) -> (B, H, N, K), its first `rotated_width` channels rotated."""
+        """Rotate the first `rotated_width` channels of x (B, H, N, K) by angles (B|1, 1, N, A, half): (B, H, N, K)."""
         width = self.rotated_width(x.shape[-1])
         if width == x.shape[-1]:
             return rotate_pairs(x, cos, sin)
@@ -82,8 +85,8 @@ class Rotary(Position):
 
 
 def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x (B, H, N, K), angles (B|1, 1, N, A, half) -> (B, H, N, K)."""
+    """Rotate all pairs of channels: x (B, H, N, K), angles (B|1, 1, N, A, half) -> (B, H, N, K)."""
     pairs = x.to(cos.dtype).unflatten(-1, (cos.shape[-2], 2, cos.shape[-1]))  # (B, H, N, A, 2, half)
-    first, second = pairs.unbind(-2)
+    first, second = pairs.unbind(-2)  # 2 x (B, H, N, A, half)
     rotated = torch.stack([first * cos - second * sin, second * cos + first * sin], dim=-2)
     return rotated.flatten(-3).to(x.dtype)  # (B, H, N, K)

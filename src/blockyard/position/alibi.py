@@ -43,15 +43,16 @@ class Alibi(Position):
     ) -> None:
         super().__init__()
         check_axes(type(self), ctx)
-        self.distance, self.heads = distance, ctx.heads
+        self.distance = distance
+        self.heads = ctx.heads
         self.steps = nn.Parameter(torch.empty(ctx.heads)) if slopes == "trained" else None  # (H,), -log2 of the slopes
 
     def init_weights(self, init: Init) -> None:
-        """The paper's slopes."""
+        """Set the slopes of the paper."""
         init.copy("steps", self._paper(torch.arange(self.heads)))
 
     def bias(self, head: Tensor, q_coords: tuple[Tensor, ...], k_coords: tuple[Tensor, ...]) -> Tensor:
-        """Heads and coordinates over shapes that broadcast -> minus slope times distance."""
+        """Return minus slope times distance, for heads and coordinates over shapes that broadcast."""
         gaps = [(q - k).abs() for q, k in zip(q_coords, k_coords, strict=True)]
         if self.distance == "euclidean" and len(gaps) > 1:
             squares = [gap * gap for gap in gaps]
@@ -61,10 +62,13 @@ class Alibi(Position):
         return -self.slope(head).to(distance.dtype) * distance
 
     def slope(self, head: Tensor) -> Tensor:
-        """The slope of each head."""
-        return torch.exp2(-(self._paper(head) if self.steps is None else self.steps[head]))
+        """Return the slope of each head."""
+        # Trained slopes are powers of two, so that they stay positive.
+        exponent = self._paper(head) if self.steps is None else self.steps[head]
+        return torch.exp2(-exponent)
 
     def _paper(self, head: Tensor) -> Tensor:
-        """Minus log2 of the paper's geometric slopes, interleaved if H is not a power of two."""
+        """Return minus log2 of the paper's slopes: 8 (h + 1) / H for H a power of two."""
+        # For other H the largest power of two below it, then every second slope of the next power of two.
         power = 2 ** math.floor(math.log2(self.heads))
         return torch.where(head < power, 8 * (head + 1) / power, 4 * (2 * (head - power) + 1) / power)

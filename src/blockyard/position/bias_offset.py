@@ -21,8 +21,9 @@ from blockyard.weight_init import Init
 
 
 class BiasOffset(Position):
-    """Offsets beyond the clip share its number, so longer sequences are covered. A causal sequence has no numbers for
-    later tokens.
+    """Offsets beyond the clip share its number, so that longer sequences are covered.
+
+    A causal sequence has no numbers for later tokens.
 
     Options:
         clip: largest offset with a number of its own; null means the largest of the grid
@@ -43,17 +44,13 @@ class BiasOffset(Position):
         self.table = nn.Parameter(torch.empty(ctx.heads, math.prod(sizes)))  # (H, offsets), axis after axis
 
     def init_weights(self, init: Init) -> None:
-        """Normal."""
+        """Draw normal numbers."""
         init.normal("table", std=self.std)
 
     def bias(self, head: Tensor, q_coords: tuple[Tensor, ...], k_coords: tuple[Tensor, ...]) -> Tensor:
-        """Heads and coordinates over shapes that broadcast -> the numbers of their offsets."""
-        bounds = list(zip(self.low, self.high, strict=True))
-        offsets = [
-            (q - k).round().long().clamp(low, high) - low
-            for q, k, (low, high) in zip(q_coords, k_coords, bounds, strict=True)
-        ]
-        entry = offsets[0]
-        for offset, (low, high) in zip(offsets[1:], bounds[1:], strict=True):
-            entry = entry * (high - low + 1) + offset
+        """Return the numbers of the offsets, for heads and coordinates over shapes that broadcast."""
+        entry: Tensor | None = None  # index in the table, axis after axis
+        for q, k, low, high in zip(q_coords, k_coords, self.low, self.high, strict=True):
+            offset = (q - k).round().long().clamp(low, high) - low
+            entry = offset if entry is None else entry * (high - low + 1) + offset
         return self.table[head, entry]

@@ -20,7 +20,7 @@ from blockyard.weight_init import Init
 
 
 class BiasTable(Position):
-    """Has no notion of distance: each pair of positions is learned on its own. Coordinates are rounded.
+    """Each pair of positions is learned on its own, without a notion of distance. Coordinates are rounded.
 
     Options:
         std: standard deviation of the initial numbers
@@ -33,20 +33,21 @@ class BiasTable(Position):
     def __init__(self, ctx: Context, *, std: NonNegative = 0.02) -> None:
         super().__init__()
         check_axes(type(self), ctx)
-        self.grid, self.std = ctx.tokens.grid, std
+        self.grid = ctx.tokens.grid
+        self.std = std
         size = ctx.tokens.max_len
         self.table = nn.Parameter(torch.empty(ctx.heads, size, size))  # (H, N, N), in row-major grid order
 
     def init_weights(self, init: Init) -> None:
-        """Normal."""
+        """Draw normal numbers."""
         init.normal("table", std=self.std)
 
     def bias(self, head: Tensor, q_coords: tuple[Tensor, ...], k_coords: tuple[Tensor, ...]) -> Tensor:
-        """Heads and coordinates over shapes that broadcast -> the table's entries."""
+        """Return the entries of the table, for heads and coordinates over shapes that broadcast."""
         return self.table[head, self._index(q_coords), self._index(k_coords)]
 
     def _index(self, coords: tuple[Tensor, ...]) -> Tensor:
-        """The row-major index on the grid."""
+        """Return the row-major index on the grid."""
         index = coords[0].round().long().clamp(0, self.grid[0] - 1)
         for axis, side in zip(coords[1:], self.grid[1:], strict=True):
             index = index * side + axis.round().long().clamp(0, side - 1)

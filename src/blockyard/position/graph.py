@@ -34,7 +34,7 @@ class GraphDistance(Position):
 
     Options:
         max_distance: largest distance with a number of its own
-        steps: edges of each path that add a number for their type; null takes all that the data keeps, 0 none
+        steps: edges of each path that add a number for their type; null takes all edges of the data, 0 none
         std: standard deviation of the initial numbers
     """
 
@@ -58,18 +58,20 @@ class GraphDistance(Position):
                 f"position.steps={steps}: the data keeps {len(codes) - 1} edges of each path; use "
                 f"data.path_steps={steps} or position.steps={len(codes) - 1}"
             )
-        self.max_distance, self.steps, self.std = max_distance, steps, std
+        self.max_distance = max_distance
+        self.steps = steps
+        self.std = std
         self.distances = nn.Parameter(torch.empty(ctx.heads, max_distance + 3))  # (H, distances, farther, no path)
         self.edges = nn.Parameter(torch.empty(ctx.heads, steps, codes[1])) if steps else None  # (H, steps, types)
         self.prefix = nn.Parameter(torch.empty(ctx.heads)) if ctx.num_prefix else None  # (H,)
 
     def init_weights(self, init: Init) -> None:
-        """Normal."""
+        """Draw normal numbers."""
         for name in ("distances", "edges", "prefix"):
             init.normal(name, std=self.std)
 
     def relate(self, head: Tensor, pairs: tuple[Tensor, ...]) -> Tensor:
-        """Heads and facts over shapes that broadcast -> the numbers of their distances and edges."""
+        """Return the numbers of distances and edges, for heads and facts over shapes that broadcast."""
         distance = pairs[0]
         bucket = distance.clamp(max=self.max_distance + 1)
         bucket = torch.where(distance == UNREACHABLE, self.max_distance + 2, bucket)
@@ -79,8 +81,10 @@ class GraphDistance(Position):
         total = torch.zeros_like(out)
         for step, code in enumerate(pairs[1 : 1 + self.steps]):
             total = total + torch.where(code > 0, self.edges[head, step, code], 0.0)
-        return out + total / distance.clamp(1, self.steps)
+        return out + total / distance.clamp(1, self.steps)  # the mean over the edges of the path that count
 
     def at_prefix(self, head: Tensor) -> Tensor:
-        """The number of pairs with a class token or register: the paper's distance to its virtual node."""
-        return super().at_prefix(head) if self.prefix is None else self.prefix[head]
+        """Return the number of pairs with a class token or register: the paper's distance to its virtual node."""
+        if self.prefix is None:
+            return super().at_prefix(head)
+        return self.prefix[head]

@@ -26,8 +26,8 @@ class Learned(Absolute):
     """A table over the grid of tokens, interpolated between its entries.
 
     The model scales the coordinates of a full grid larger than the table down to it, so that inputs larger than in
-    training are interpolated; the table does not extend beyond its edge. A causal sequence cannot be scaled by its own
-    length, which its first tokens do not know: see `beyond`.
+    training are interpolated. The table does not extend beyond its edge. A causal sequence cannot be scaled by its own
+    length, unknown to its first tokens: see `beyond`.
 
     Options:
         std: standard deviation of the initial vectors; null means the model's init_std
@@ -52,7 +52,8 @@ class Learned(Absolute):
     ) -> None:
         check_axes(type(self), ctx)
         super().__init__(ctx, combine=combine, channels=encoding_width("learned", ctx, combine, width))
-        self.grid, self.std = ctx.tokens.grid, std
+        self.grid = ctx.tokens.grid
+        self.std = std
         self.from_start = ctx.causal or ctx.tokens.variable  # a position is counted from the first token
         self.beyond = beyond
         self.table = nn.Parameter(torch.empty(ctx.tokens.max_len, self.channels))  # (N, channels), row-major
@@ -63,16 +64,16 @@ class Learned(Absolute):
         return self.beyond == "interpolate"
 
     def init_weights(self, init: Init) -> None:
-        """Normal vectors."""
+        """Draw normal vectors."""
         init.normal("table", std=self.std)
 
     def resized(self, name: str, value: Tensor, grid: tuple[int, ...] | None) -> Tensor | None:
-        """A table (M, channels) over `grid` as one over this grid, (N, channels).
+        """Return a table (M, channels) over `grid` resized to this grid, (N, channels), or None if it is not resized.
 
         Tables of full grids are interpolated linearly along each axis with their outer edges kept: entry i of n reads
-        at (i + 1/2) m / n - 1/2 of m, as an input larger than the table does. Where positions are counted from the
-        first token, as in causal sequences and those of any length, the first entries are taken, and more than there
-        are only with beyond=interpolate. A grid that is not known is that of this table, or else a square.
+        at (i + 1/2) m / n - 1/2 of m, as an input larger than the table does. If positions are counted from the first
+        token, as in causal sequences and in sequences of any length, the first entries are taken; a longer table then
+        needs beyond=interpolate. An unknown grid is the grid of this table, or else a square.
         """
         grid = grid or _likely_grid(len(value), self.grid)
         fits = grid is not None and len(grid) == len(self.grid) and prod(grid) == len(value)
@@ -87,11 +88,11 @@ class Learned(Absolute):
         return F.interpolate(table, self.grid, mode=mode, align_corners=False).flatten(2)[0].T  # (N, channels)
 
     def encoding(self, coords: Tensor, like: Tensor) -> Tensor:
-        """The table at coords (B|1, N, A), multilinear between its entries: (B|1, N, channels)."""
+        """Return the table at coords (B|1, N, A), multilinear between its entries: (B|1, N, channels)."""
         low, fraction = [], []
         for axis, side in enumerate(self.grid):
             coord = coords[..., axis].clamp(0, side - 1)  # (B|1, N)
-            floor = coord.floor().clamp(max=max(side - 2, 0))
+            floor = coord.floor().clamp(max=max(side - 2, 0))  # the last entry is the upper corner of its cell
             low.append(floor.long())
             fraction.append((coord - floor).to(self.table.dtype))
         out = torch.zeros((), dtype=self.table.dtype, device=like.device)
@@ -107,7 +108,7 @@ class Learned(Absolute):
 
 
 def _likely_grid(entries: int, own: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The grid of a table of which only the number of entries is known: `own` where it has as many, else a square."""
+    """Return the grid of a table from its number of entries: `own` if it has as many, else a square."""
     if prod(own) == entries:
         return own
     side = isqrt(entries)

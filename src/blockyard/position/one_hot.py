@@ -1,6 +1,6 @@
 """One-hot positions: one channel for each position of each axis.
 
-Source: Gehring et al. 2017 (arXiv 1705.03122), section 3.1: the one-hot vectors that its table is multiplied with
+Source: Gehring et al. 2017 (arXiv 1705.03122), section 3.1: the one-hot vectors in front of its table
 Reference: torch.nn.functional.one_hot
 Equation: x_t + scale e_p; on a grid, a one for the row and a one for the column
 Cost: O(N D) time, no parameters, as many channels as the sum of the grid's sides
@@ -36,17 +36,19 @@ class OneHot(Absolute):
                 f"position one_hot needs a channel for each position, {self.channels} in all, and model.dim={ctx.dim} "
                 f"has fewer; use model.dim={self.channels} or more, shorter sequences, or position=learned"
             )
-        self.dim, self.scale = ctx.dim, token_norm(ctx) if scale is None else scale
+        self.dim = ctx.dim
+        self.scale = token_norm(ctx) if scale is None else scale
 
     def encoding(self, coords: Tensor, like: Tensor) -> Tensor:
-        """A one for each axis of coords (B|1, N, A): (B|1, N, sum of sides), zero-padded to D where it is added."""
+        """Return a one for each axis of coords (B|1, N, A): (B|1, N, sum of sides), if added zero-padded to D."""
         exact = torch.promote_types(coords.dtype, torch.float32)
         ones = []
         for axis, side in enumerate(self.grid):
             coord = coords[..., axis, None].to(exact).clamp(0, side - 1)  # (B|1, N, 1)
             positions = torch.arange(side, device=coords.device, dtype=exact)
+            # A fractional coordinate splits the one between its two neighbours.
             ones.append((1 - (coord - positions).abs()).clamp(min=0))  # (B|1, N, side)
-        encoding = torch.cat(ones, dim=-1)
+        encoding = torch.cat(ones, dim=-1)  # (B|1, N, sum of sides)
         if self.combine == "add":
             encoding = F.pad(encoding, (0, self.dim - self.channels))  # (B|1, N, D)
-        return self.scale * encoding.to(like.dtype)
+        return self.scale * encoding.to(like.dtype)  # (B|1, N, channels or D)

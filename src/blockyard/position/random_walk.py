@@ -46,12 +46,13 @@ class RandomWalk(Position):
 
 
 def return_probabilities(joined: Tensor, steps: int) -> Tensor:
-    """Which nodes are joined (B, N, N) bool -> the probabilities of being back after each step, (B, N, steps)."""
+    """Return the probabilities of being back after each step: joined (B, N, N) bool -> (B, N, steps)."""
     adjacency = joined.to(torch.get_default_dtype())
     walk = adjacency / adjacency.sum(-1, keepdim=True).clamp(min=1)  # (B, N, N), rows sum to one or, alone, to zero
-    power, diagonals = walk, [walk.diagonal(dim1=-2, dim2=-1)]
+    power = walk
+    diagonals = [walk.diagonal(dim1=-2, dim2=-1)]  # (B, N)
     with full_precision(walk):  # products of products would round more with each step
         for _ in range(steps - 1):
             power = power @ walk
             diagonals.append(power.diagonal(dim1=-2, dim2=-1))
-    return torch.stack(diagonals, dim=-1)
+    return torch.stack(diagonals, dim=-1)  # (B, N, steps)

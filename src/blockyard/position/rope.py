@@ -11,18 +11,18 @@ lengths of evaluation and training (trainer.extrapolate):
 
     linear   every pair rotates s times slower (Chen et al. 2023, Position Interpolation, arXiv 2306.15595)
     ntk      the base grows, so that the slowest pair rotates s times slower and the fastest keeps its speed
-    yarn     pairs that rotate often within a training sequence stay, those that rotate less than once are slowed
-             by s, those between are blended; scores grow by (0.1 ln s + 1)^2
-    llama3   the same with `low` and `high` rotations in place of 1 and 32, blended along rotations in place of pairs,
+    yarn     pairs that rotate often within a training sequence stay, pairs that rotate less than once are slowed by
+             s, and pairs between are blended; scores grow by (0.1 ln s + 1)^2
+    llama3   as yarn, with `low` and `high` rotations in place of 1 and 32, blended along rotations in place of pairs,
              and scores stay (Grattafiori et al. 2024, The Llama 3 Herd of Models, arXiv 2407.21783, and its code)
-    none     with `factors` pair i is slowed by factors[i], which a search has found, at every length; scores grow by
+    none     with `factors` pair i is slowed by factors[i], found by a search, at every length; scores grow by
              1 + ln s / ln original (Ding et al. 2024, LongRoPE, arXiv 2402.13753)
 
 GPT-NeoX rotates a fraction of the channels (Black et al. 2022, arXiv 2204.06745).
 
 In training a model may see other coordinates c of the tokens, drawn anew in each forward pass and the same in all
 layers (Simeoni et al. 2025, DINOv3, arXiv 2508.10104, section 3.2; transformers DINOv3ViTRopePositionEmbedding). With
-u = (c - centre) / (n / 2) on an axis of n tokens they are those of
+u = (c - centre) / (n / 2) on an axis of n tokens, u becomes
 
     (u + s) j r    s uniform in [-shift, shift] and ln j in [-ln jitter, ln jitter], of each axis; ln r in
                    [-ln rescale, ln rescale] of all axes
@@ -42,7 +42,8 @@ from blockyard.position._rotary import Rotary, Share
 
 Factors = Annotated[tuple[Annotated[Positive, Ge(1)], ...], MinLen(1), MaxLen(4_096)]
 Stretch = Annotated[Positive, Ge(1)]
-FAST, SLOW = 32, 1  # rotations within a sequence above which YaRN keeps a pair, and below which it slows it fully
+FAST = 32  # rotations within a sequence above which YaRN keeps a pair
+SLOW = 1  # rotations below which it slows a pair fully
 
 
 class Rope(Rotary):
@@ -52,21 +53,21 @@ class Rope(Rotary):
     depends on the position of the other token.
 
     Options:
-        base: the slowest pair rotates once in about 2 pi base tokens; null means 10000 on a line and 100 on
-            a grid, whose sides are short
+        base: the slowest pair rotates once in about 2 pi base tokens; null means 10000 on a line, and 100 on a grid
+            with its shorter sides
         fraction: share of a head's channels that rotate, the first ones
-        scaling: how sequences are read as if they were shorter; none does not scale
+        scaling: the way in which sequences are read as if they were shorter; none does not scale
         factor: scaling factor in training and evaluation alike
-        original: tokens of a side that yarn, llama3 and LongRoPE take the unscaled frequencies to be for; null is the
+        original: tokens of a side that the unscaled frequencies are for, in yarn, llama3 and LongRoPE; null is the
             length of the data over `factor`
         low: rotations within `original` below which llama3 slows a pair fully
-        high: rotations within it above which llama3 leaves a pair alone
-        factors: of LongRoPE, one for each pair of channels that rotates, 1 or more; with scaling=none
-        gain: factor by which yarn and LongRoPE multiply rotated queries and keys; null is that of their papers
+        high: rotations within `original` above which llama3 leaves a pair alone
+        factors: factors of LongRoPE, 1 or more, one for each pair of channels that rotates; with scaling=none
+        gain: factor of yarn and LongRoPE on rotated queries and keys; null is the factor of their papers
         truncate: yarn blends from a whole pair to a whole pair; false does so from and to fractions, as in gpt-oss
-        shift: by how much of half a side coordinates are shifted in training at most; felt by scores with prefix tokens
-        jitter: by what factor an axis is stretched or shrunk in training at most; 2 in DINOv3
-        rescale: by what factor all axes are stretched or shrunk in training at most; 2 in DINOv3
+        shift: largest shift of coordinates in training, in halves of a side; only scores with prefix tokens feel it
+        jitter: largest factor by which an axis is stretched or shrunk in training; 2 in DINOv3
+        rescale: largest factor by which all axes are stretched or shrunk in training; 2 in DINOv3
     """
 
     def __init__(
@@ -107,28 +108,36 @@ class Rope(Rotary):
             raise ValueError(f"position.truncate=false has no effect with position.scaling={scaling}; leave it out")
         if gain is not None and scaling != "yarn" and factors is None:
             raise ValueError(f"position.gain={gain:g} has no effect with position.scaling={scaling}; leave it out")
-        self.scaling, self.factor, self.truncate, self.gain = scaling, factor, truncate, gain
+        self.scaling = scaling
+        self.factor = factor
+        self.truncate = truncate
+        self.gain = gain
         # Lengths that the unscaled frequencies are for.
         self.sides = [side / factor if original is None else original for side in ctx.tokens.grid]
-        self.low, self.high = low, high
+        self.low = low
+        self.high = high
         self.factors = None if factors is None else tuple(factors)
-        self.shift, self.jitter, self.rescale = shift, jitter, rescale
+        self.shift = shift
+        self.jitter = jitter
+        self.rescale = rescale
         self.grid = ctx.tokens.grid
         self.varies = bool(shift) or jitter > 1 or rescale > 1
 
     def vary(self, coords: Tensor) -> Tensor:
-        """coords (B|1, N, A) -> coords of one draw, the same for all samples."""
-        half = torch.tensor(self.grid, dtype=coords.dtype, device=coords.device) / 2
-        middle, relative = half - 0.5, (coords - (half - 0.5)) / half
+        """Return coords (B|1, N, A) as one draw changes them, the same for all samples."""
+        half = torch.tensor(self.grid, dtype=coords.dtype, device=coords.device) / 2  # (A,)
+        middle = half - 0.5
+        relative = (coords - middle) / half  # u, from -1 to 1 within the grid
         if self.shift:
             relative = relative + relative.new_empty(1, self.num_axes).uniform_(-self.shift, self.shift)
-        for most, count in ((self.jitter, self.num_axes), (self.rescale, 1)):
-            if most > 1:
-                relative = relative * relative.new_empty(1, count).uniform_(-math.log(most), math.log(most)).exp()
-        return middle + half * relative
+        for largest, count in ((self.jitter, self.num_axes), (self.rescale, 1)):
+            if largest > 1:  # uniform in the logarithm, so that stretching is as likely as shrinking
+                bound = math.log(largest)
+                relative = relative * relative.new_empty(1, count).uniform_(-bound, bound).exp()
+        return middle + half * relative  # (B|1, N, A)
 
     def check_width(self, width: int) -> None:
-        """Raise ValueError where channels do not pair up, and where `ntk` would have no pair to slow."""
+        """Raise ValueError if channels do not pair up, or `ntk` would have no pair to slow."""
         super().check_width(width)
         if self.scaling == "ntk" and self.rotated_width(width) < 4 * self.num_axes:
             raise ValueError(
@@ -145,7 +154,7 @@ class Rope(Rotary):
         return self.scaling != "none" or self.factors is not None
 
     def angles(self, coords: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine (B|1, 1, N, A, half); YaRN and LongRoPE multiply both by their attention scale."""
+        """Return cosine and sine (B|1, 1, N, A, half), in YaRN and LongRoPE times their attention scale."""
         cos, sin = super().angles(coords, like)
         scale = self.factor * self.length_scale
         if self.gain is not None:
@@ -159,13 +168,14 @@ class Rope(Rotary):
         return cos * gain, sin * gain
 
     def frequencies(self, step: Tensor) -> Tensor:
-        """Radians per position, of the pairs at step (half,) in [0, 1): (half,) or (A, half)."""
+        """Return radians per position of the pairs at step (half,) in [0, 1): (half,) or (A, half)."""
         scale = self.factor * self.length_scale
         if self.factors is not None:
             return self.base**-step / torch.tensor(self.factors, dtype=step.dtype, device=step.device)
         if self.scaling == "none" or scale == 1:
             return self.base**-step
         if self.scaling == "ntk":
+            # At the last of n pairs, step (n - 1) / n, the new base gives 1 / scale of the old frequency.
             return (self.base * scale ** (len(step) / (len(step) - 1))) ** -step
         plain = self.base**-step
         if self.scaling == "linear":
@@ -175,7 +185,8 @@ class Rope(Rotary):
         return plain * (1 - slowed) + plain / scale * slowed
 
     def _slowed(self, side: float, step: Tensor) -> Tensor:
-        """YaRN's ramp (half,): 0 for pairs that rotate often within `side` positions, 1 for slow ones."""
+        """Return YaRN's ramp (half,): 0 for pairs that rotate often within `side` positions, 1 for slow ones."""
+        # Steps at which a pair rotates FAST and SLOW times, of base^-step = 2 pi rotations / side.
         bounds = [math.log(side / (rotations * 2 * math.pi)) / math.log(self.base) for rotations in (FAST, SLOW)]
         half = len(step)
         low, high = (half * bound for bound in bounds)
@@ -186,6 +197,6 @@ class Rope(Rotary):
         return ((step * half - low) / (high - low or 0.001)).clamp(0, 1)
 
     def _slowed_by_rotations(self, side: float, step: Tensor) -> Tensor:
-        """Llama 3's ramp (half,), linear in the number of rotations within `side` positions."""
+        """Return Llama 3's ramp (half,), linear in the number of rotations within `side` positions."""
         rotations = side * self.base**-step / (2 * math.pi)
         return ((self.high - rotations) / (self.high - self.low)).clamp(0, 1)

@@ -19,7 +19,7 @@ from blockyard.position._absolute import Absolute, Combine, check_axes, token_no
 class Scalar(Absolute):
     """Axis a is added to channel a, or has a channel of its own. Neighbours differ by one step everywhere.
 
-    It uses one channel per axis, since a norm over channels removes a number added to all of them.
+    It uses one channel per axis: a norm over channels removes a number that is added to all of them.
 
     Options:
         step: difference between neighbouring positions; null means that the number reaches the norm of a token
@@ -33,7 +33,7 @@ class Scalar(Absolute):
         self.steps = [step or token_norm(ctx) / max(1, side - 1) for side in ctx.tokens.grid]
 
     def encoding(self, coords: Tensor, like: Tensor) -> Tensor:
-        """coords (B|1, N, A) times their steps: (B|1, N, A), zero-padded to D where it is added."""
+        """Return coords (B|1, N, A) times their steps: (B|1, N, A), if added zero-padded to D."""
         exact = torch.promote_types(coords.dtype, torch.float32)
         axes = coords.to(exact).unbind(-1)
         encoding = torch.stack([p * step for p, step in zip(axes, self.steps, strict=True)], dim=-1)  # (B|1, N, A)

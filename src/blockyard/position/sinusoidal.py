@@ -5,8 +5,8 @@ Reference: the tensor2tensor form, sines first and cosines after; 2-D as in MAE 
 Equation: x_t + [sin(p w_i), cos(p w_i)], w_i = base^(-2i / D)
 Cost: O(N D) time, no parameters
 
-Moving by t positions rotates each pair (sin, cos) by the angle t w_i from any starting point, which takes both. Sines
-alone distinguish positions, but no fixed linear map takes one position to the next.
+Moving by t positions rotates each pair (sin, cos) by the angle t w_i, from any starting point. Sines alone distinguish
+positions, but no fixed linear map takes one position to the next.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Sinusoidal(Absolute):
         waves: halves puts the sines of an axis before its cosines, interleaved alternates them, sines has twice as
             many sines and no cosines
         base: the longest wavelength is 2 pi base tokens
-        scale: amplitude; null means the standard deviation of the token embedding, the model's init_std, and sqrt(D)
-            times as much with tokenizer.scale=sqrt_dim, the paper's
+        scale: amplitude; null means the standard deviation of the token embedding: the model's init_std, times sqrt(D)
+            with the paper's tokenizer.scale=sqrt_dim
         width: channels of a concatenated encoding; null means a quarter of model.dim
     """
 
@@ -43,15 +43,18 @@ class Sinusoidal(Absolute):
         width: Width | None = None,
     ) -> None:
         check_axes(type(self), ctx)
-        axes, group = ctx.tokens.axes, 1 if waves == "sines" else 2
+        axes = ctx.tokens.axes
+        group = 1 if waves == "sines" else 2  # channels of a frequency
         channels = encoding_width("sinusoidal", ctx, combine, width, group * axes)
         check_split("sinusoidal", channels, "model.dim", axes, group)
         super().__init__(ctx, combine=combine, channels=channels)
-        self.waves, self.base, self.count = waves, base, channels // (group * axes)
+        self.waves = waves
+        self.base = base
+        self.count = channels // (group * axes)  # frequencies of an axis
         self.scale = ctx.token_std if scale is None else scale
 
     def encoding(self, coords: Tensor, like: Tensor) -> Tensor:
-        """Sines and cosines of coords (B|1, N, A): (B|1, N, channels), one axis after the other."""
+        """Return sines and cosines of coords (B|1, N, A), one axis after the other: (B|1, N, channels)."""
         exact = torch.promote_types(coords.dtype, torch.float32)
         step = torch.arange(self.count, device=like.device, dtype=exact) / self.count
         angle = coords.to(exact)[..., None] * self.base**-step  # (B|1, N, A, frequencies)

@@ -46,7 +46,9 @@ class T5Bias(Position):
     ) -> None:
         super().__init__()
         check_axes(type(self), ctx)
-        self.sees_later, self.std, self.far = ctx.sees_later, std, far
+        self.sees_later = ctx.sees_later
+        self.std = std
+        self.far = far
         if self.sees_later and buckets % 2:
             raise ValueError(f"position.buckets={buckets} must be even: half are for later tokens")
         self.side = buckets // 2 if self.sees_later else buckets
@@ -58,15 +60,15 @@ class T5Bias(Position):
         buckets_of = [_bucket(distance, self.side, far) for distance in range(far + 1)]
         self.register_buffer("bucket", torch.tensor(buckets_of), persistent=False)  # (far + 1,)
         self.bucket: Tensor
-        self.reads_once = ctx.tokens.axes == 1  # one table holds those of all axes
+        self.reads_once = ctx.tokens.axes == 1  # on a grid the table is read once for each axis
         self.table = nn.Parameter(torch.empty(ctx.tokens.axes, ctx.heads, buckets))  # (A, H, buckets)
 
     def init_weights(self, init: Init) -> None:
-        """Normal."""
+        """Draw normal numbers."""
         init.normal("table", std=self.std)
 
     def bias(self, head: Tensor, q_coords: tuple[Tensor, ...], k_coords: tuple[Tensor, ...]) -> Tensor:
-        """Heads and coordinates over shapes that broadcast -> the numbers of their buckets."""
+        """Return the numbers of the buckets, for heads and coordinates over shapes that broadcast."""
         terms = []
         for axis, (q, k) in enumerate(zip(q_coords, k_coords, strict=True)):
             offset = (k - q).round().long()
@@ -79,7 +81,7 @@ class T5Bias(Position):
 
 
 def _bucket(distance: int, side: int, far: int) -> int:
-    """The bucket of a distance on one side, of `side` in all."""
+    """Return the bucket of a distance, out of `side` buckets for earlier or for later tokens."""
     exact = side // 2
     if distance < exact:
         return distance

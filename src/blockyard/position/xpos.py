@@ -1,4 +1,4 @@
-"""XPos: rotary positions whose scores also decay with distance, those of fast-rotating pairs first.
+"""XPos: rotary positions with scores that also decay with distance, faster in pairs that rotate faster.
 
 Source: Sun et al. 2022, A Length-Extrapolatable Transformer (arXiv 2212.10554), section 3.2 and algorithm 1
 Reference: torchscale component/xpos_relative_position.py
@@ -20,7 +20,7 @@ from torch import Tensor
 from blockyard.contracts import Context, Positive
 from blockyard.position._rotary import Rotary, rotate_pairs
 
-LARGEST = 80.0  # of the exponents of e that float32 holds, about 88
+LARGEST = 80.0  # largest exponent of e; float32 holds about 88
 
 
 class XPos(Rotary):
@@ -38,8 +38,9 @@ class XPos(Rotary):
         self, ctx: Context, *, base: Positive | None = None, gamma: Positive = 0.4, span: Positive = 512.0
     ) -> None:
         super().__init__(ctx, name="xpos", base=base)
-        self.gamma, self.span = gamma, span
-        # Counted from the middle of the sequence, which changes no score, factors are the least at its ends.
+        self.gamma = gamma
+        self.span = span
+        # Scores depend on differences alone: counted from the middle of the sequence, factors at its ends are smallest.
         self.middle = ctx.tokens.max_len / 2
         largest = self.largest(1)
         if largest > LARGEST:
@@ -49,19 +50,20 @@ class XPos(Rotary):
             )
 
     def largest(self, times: int) -> float:
-        """The logarithm of the largest factor of a key in sequences that are so many times longer than in training."""
-        end = self.middle * (2 * times - 1)  # from the middle of those in training to the end of the longer ones
+        """Return the logarithm of the largest factor of a key in sequences `times` as long as in training."""
+        end = self.middle * (2 * times - 1)  # from the middle of a training sequence to the end of a longer one
         return end / self.span * math.log((1 + self.gamma) / self.gamma)
 
     def rotate(self, q: Tensor, k: Tensor, q_coords: Tensor, k_coords: Tensor) -> tuple[Tensor, Tensor]:
-        """q (B, H, N, K), k (B, H', M, K), coordinates (B|1, N or M, A) -> q, k rotated and scaled."""
+        """Rotate and scale q (B, H, N, K) and k (B, H', M, K) by their coordinates (B|1, N or M, A)."""
         q_cos, q_sin = self.angles(q_coords, q)
         k_cos, k_sin = self.angles(k_coords, k)
-        q_scale, k_scale = self._scale(q_coords - self.middle, q_cos), self._scale(self.middle - k_coords, k_cos)
+        q_scale = self._scale(q_coords - self.middle, q_cos)
+        k_scale = self._scale(self.middle - k_coords, k_cos)  # the inverse factor, as of minus the coordinate
         return rotate_pairs(q, q_cos * q_scale, q_sin * q_scale), rotate_pairs(k, k_cos * k_scale, k_sin * k_scale)
 
     def _scale(self, coords: Tensor, like: Tensor) -> Tensor:
-        """z_i^(p / span) for each axis: (B|1, 1, N, A, half)."""
+        """Return z_i^(p / span) for each axis: (B|1, 1, N, A, half)."""
         half = like.shape[-1]
         step = torch.arange(half, device=like.device, dtype=like.dtype) / half
         decay = (step + self.gamma) / (1 + self.gamma)

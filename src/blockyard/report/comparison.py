@@ -7,41 +7,36 @@ comparison.as_dict()
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from blockyard.errors import UserError
 from blockyard.report.arms import attention_maps, fairness
 from blockyard.report.arms.answer import answer
-from blockyard.report.arms.fairness import missing_result, provenance, review
+from blockyard.report.arms.missing import missing_result
+from blockyard.report.arms.provenance import provenance
+from blockyard.report.arms.review import review
 from blockyard.report.arms.rows import arm_rows, cell_row, curves
 from blockyard.report.arms.simple_baselines import better_baseline, simple_baselines
 from blockyard.report.arms.size_ladder import ladder_answer, ladder_row, rivals
+from blockyard.report.arms.terms import ComparisonTerms
 from blockyard.report.arms.written_texts import written_texts
 from blockyard.report.load.arms import ComparisonInput
 from blockyard.report.load.costs import AXES, default_axis, median_costs
 from blockyard.report.load.document import (
     ArmRow,
-    BaselineRow,
-    CellRow,
     ClauseRow,
     ComparisonDocument,
-    CurveRow,
+    Difference,
     EffectsRow,
     EvidenceRow,
     ExpectRow,
     ExternalRow,
     LadderRow,
-    MapRow,
-    PictureRow,
-    ProvenanceRow,
-    SampleTables,
-    SettingRow,
-    WrittenTable,
+    plain,
 )
 from blockyard.report.load.metrics import choose_metric, direction_of, directions, metric_names
 from blockyard.report.load.resolve import Selection, load_selection
@@ -50,12 +45,11 @@ from blockyard.report.samples.build import samples
 from blockyard.report.samples.scores import arm_scores, gaps
 from blockyard.report.stats import effects, sequential
 from blockyard.report.stats.crossed import crossed_difference
-from blockyard.report.stats.expectations import ExpectedOutcome, evaluate
+from blockyard.report.stats.expectations import evaluate, expected_outcome
 from blockyard.report.stats.external import external_rows
-from blockyard.report.stats.intervals import Mean, mean_of
 from blockyard.report.stats.metric_range import Range, metric_range
-from blockyard.report.stats.paired import Difference, Values, finite
-from blockyard.report.stats.resplit import difference_of_sums, inflation, split_mean
+from blockyard.report.stats.paired import Values, finite
+from blockyard.report.stats.resplit import difference_of_sums, inflation
 from blockyard.report.stats.verdict import ArmResult, Differ, compare_arms
 from blockyard.sweep.cells import ARM_LEVEL
 from blockyard.sweep.spec.keys import OVERS, Floors, Ladder
@@ -63,81 +57,31 @@ from blockyard.sweep.spec.ladder import FACTOR, expected_floors, floors_of
 from blockyard.sweep.spec.threshold import of_metric
 from blockyard.sweep.stopping.decisions import comparisons
 
-# The result of a comparison as an object, and as plain data.
 
-
-@dataclass(repr=False)
-class Comparison:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Comparison(ComparisonDocument):
     """The result of a comparison. `as_dict` returns it as JSON can hold it."""
 
-    title: str
-    claim: str | None
-    source: str | None
-    question: dict[str, Any] | None
-    metric: str
-    direction: str
-    metrics: list[str]
-    directions: dict[str, str]
-    baseline: str | None
-    answer: str
-    tasks: list[str] = field(default_factory=list)  # of the selected runs; this comparison is about one
-    stale: str | None = None  # of a file that is older than a later start of its sweep: since when
-    margin: float | None = None  # the smallest difference that matters, where one was set
-    expect: ExpectRow | None = None
-    ladder: LadderRow | None = None
-    evidence: EvidenceRow | None = None  # of a sweep that stops when it is decided
-    warnings: list[str] = field(default_factory=list)
-    baselines: list[BaselineRow] = field(default_factory=list)  # simple ones; `baseline` is an arm
-    better_baseline: str | None = None  # a sentence, where every arm is worse than one of these
-    external: list[ExternalRow] = field(default_factory=list)  # figures from papers and other tools
-    seeds: list[int] = field(default_factory=list)
-    arms: list[ArmRow] = field(default_factory=list)
-    effects: EffectsRow | None = None
-    cells: list[CellRow] = field(default_factory=list)
-    curves: list[CurveRow] = field(default_factory=list)
-    tuning: list[SettingRow] = field(default_factory=list)
-    tuned_by: str | None = None  # the metric on validation that chose among these settings
-    attention: list[MapRow] = field(default_factory=list)
-    predictions: list[PictureRow] = field(default_factory=list)
-    samples: SampleTables | None = None
-    written: WrittenTable | None = None
-    cost_axis: str = "flops"
-    provenance: ProvenanceRow = field(default_factory=ProvenanceRow)
-    ranges: dict[str, list[float]] = field(default_factory=dict)  # of metrics that are shares, where intervals end
-
     def __repr__(self) -> str:
-        arms = ", ".join(str(arm["name"]) for arm in self.arms)
-        answer = f"{self.answer} {self.better_baseline}" if self.better_baseline else self.answer
-        return f"<comparison {self.title} by {self.metric} ({arms}): {answer}>"
+        arms = ", ".join(arm.name for arm in self.arms)
+        sentences = f"{self.answer} {self.better_baseline}" if self.better_baseline else self.answer
+        return f"<comparison {self.title} by {self.metric} ({arms}): {sentences}>"
 
-    def as_dict(self) -> ComparisonDocument:
+    def as_dict(self) -> dict[str, Any]:
         """Return a copy as plain JSON; NaN and infinity become None."""
-        document: ComparisonDocument = plain({each.name: getattr(self, each.name) for each in fields(self)})
+        document: dict[str, Any] = plain(self)
         return document
 
     def arm(self, name: str) -> ArmRow:
         """Return the row of an arm. Raises KeyError."""
         for row in self.arms:
-            if row["name"] == name:
+            if row.name == name:
                 return row
         raise KeyError(name)
 
     def _repr_markdown_(self) -> str:
         """Return the table, for a notebook."""
-        return markdown(self.as_dict())
-
-
-def plain(value: Any) -> Any:
-    """Return a copy that JSON can hold: None for NaN and infinity, lists for tuples, text for keys and paths."""
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in value]
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    return str(value)
+        return markdown(self)
 
 
 def compare(
@@ -184,29 +128,119 @@ def compare(
     if direction not in (None, "min", "max"):
         raise UserError(f"direction={direction}: expected max or min")
     data = load_selection(selection, outputs=outputs, by=by, task=task)
-    terms = _terms(data, metric, direction, baseline, margin)
-    resplit = (data.question or {}).get("resplit")
-    if resplit and (over or ladder is not None):
+    question = data.question or {}
+    metric = choose_metric(metric, data)
+    is_own = metric == data.metric  # the direction, the margin and the expectation of a sweep are of its own metric
+    recorded = directions(data.records)
+    own_direction = data.direction if is_own else None
+    direction = direction_of(metric, recorded, direction or recorded.get(metric) or own_direction)
+    baseline, remarks = _baseline(baseline, data)
+    data = replace(data, warnings=[*data.warnings, *remarks])
+    if question.get("resplit") and (over or ladder is not None):
         option = "ladder" if over is None else f"over={over}"
         raise UserError(f"{option}: each seed of this sweep has a split of its own; its verdicts are over splits")
-    over = over or (data.question or {}).get("over")
+    over = over or question.get("over")
     if over not in (None, *OVERS):
         raise UserError(f"over={over}: expected one of {', '.join(OVERS)}")
-    ratio = _split_ratio(data) if resplit else None
-    differ = _differ(data, terms, over) if ratio is None else _over_splits(data, terms.metric, ratio)
-    result = _result(data, terms, cost_axis, changes, differ, ratio)
-    climbed = (data.question or {}).get("ladder")
-    of_laws = _floors(floors, climbed, ladder)
-    if ladder is not None:
-        result.ladder = ladder_row(data, terms.metric, terms.direction, terms.baseline, ladder, of_laws)
-    elif climbed:
-        try:
-            result.ladder = ladder_row(data, terms.metric, terms.direction, terms.baseline, FACTOR, of_laws)
-        except UserError as error:  # the rest of the comparison holds without a law
-            result.warnings.append(str(error))
-    if result.ladder is not None:
-        result.answer = " ".join(filter(None, [result.answer, ladder_answer(result.ladder)]))
-    return result
+    ratio = _split_ratio(data) if question.get("resplit") else None
+    terms = ComparisonTerms(
+        metric=metric,
+        direction=direction,
+        directions={**recorded, metric: direction},
+        baseline=baseline,
+        rivals=rivals(data, baseline),
+        margin=margin or (question.get("margin") if is_own else margin),
+        expected=question.get("expect") if is_own else None,
+        cost_axis=cost_axis or default_axis(median_costs(run.cost for run in arm.done) for arm in data.arms),
+        changes=changes,
+        differ=_over_samples(data, metric, over) if ratio is None else _over_splits(data, metric, ratio),
+        split_ratio=ratio,
+    )
+    result = _compared(data, terms)
+    row, problems = _ladder(data, terms, ladder, floors)
+    sentences = [result.answer, ladder_answer(row) if row else ""]
+    return replace(result, ladder=row, answer=" ".join(filter(None, sentences)), warnings=[*result.warnings, *problems])
+
+
+def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
+    """Return the comparison by these terms, without the laws of a ladder."""
+    metric, direction, baseline = terms.metric, terms.direction, terms.baseline
+    question = data.question or {}
+    values = {arm.name: arm.values(metric) for arm in data.arms}
+    by_looks = _sequential_terms(data, terms, values)
+    results = _results(terms, values, by_looks)
+    reasons = {arm.name: missing_result(arm, metric, data.records) for arm in data.arms}
+    missing = {name: reason for name, reason in reasons.items() if reason is not None}
+    expect = None
+    if terms.expected:
+        expect = _expect(terms.expected, values, terms, {name: lost.phrase for name, lost in missing.items()}, by_looks)
+    evidence, doubts = _evidence(data, terms, values, by_looks)
+    rows = arm_rows(data, terms, results, missing)
+    factors = _effects(data, terms, values, results)
+    lines = curves(data.records, {row.name: row.cost["flops_per_sample"] for row in rows})
+    warnings = fairness.warnings(data, metric, terms.margin)
+    if question.get("expect") and terms.expected is None:
+        warnings.append(f"the expectation ({question['expect']}) is not evaluated: it refers to {data.metric}")
+    warnings += [*doubts, *review(lines, factors, metric, direction, terms.directions)]
+    base = data.arm(str(baseline))
+    rungs = base.levels[ARM_LEVEL] if base and terms.rivals else None
+    sentences = [answer(rows, baseline, metric, expect, factors, rungs), evidence.words if evidence else ""]
+    simple = simple_baselines(data.arms, metric)
+    names = metric_names(data.records)
+    runs = [run for arm in data.arms for run in arm.runs]
+    return Comparison(
+        title=data.title,
+        claim=question.get("claim"),
+        source=question.get("source"),
+        question=data.question,
+        metric=metric,
+        direction=direction,
+        metrics=names,
+        directions=dict(terms.directions),
+        baseline=baseline,
+        answer=" ".join(filter(None, sentences)),
+        tasks=data.tasks,
+        margin=terms.margin,
+        expect=expect,
+        evidence=evidence,
+        warnings=warnings,
+        baselines=simple,
+        better_baseline=better_baseline(rows, simple, metric, direction),
+        external=_external(data, terms, values),
+        seeds=sorted({run.seed for run in runs}),
+        arms=rows,
+        effects=factors,
+        cells=[cell_row(record) for record in data.records],
+        curves=lines,
+        tuning=data.tuning,
+        tuned_by=(data.facts.get("metric") or {}).get("validation") if data.tuning else None,
+        attention=attention_maps.maps(data.records),
+        predictions=attention_maps.pictures(data.records),
+        samples=samples(runs) if terms.changes else None,
+        written=written_texts(runs) if terms.changes else None,
+        ranges=_ranges(data, names),
+        cost_axis=terms.cost_axis,
+        provenance=provenance(data),
+    )
+
+
+def _ladder(
+    data: ComparisonInput, terms: ComparisonTerms, factor: str | None, floors: str | None
+) -> tuple[LadderRow | None, list[str]]:
+    """Return the laws of arms over sizes, or None; and why a sweep with the key `ladder` has none.
+
+    factor: that was asked for, whose levels are the sizes. Raises UserError where it has no laws.
+    """
+    climbed: Ladder | None = (data.question or {}).get("ladder")
+    shared = _floors(floors, climbed, factor)
+    if factor is not None:
+        return ladder_row(data, terms.metric, terms.direction, terms.baseline, factor, shared), []
+    if not climbed:
+        return None, []
+    try:
+        return ladder_row(data, terms.metric, terms.direction, terms.baseline, FACTOR, shared), []
+    except UserError as error:  # the rest of the comparison holds without a law
+        return None, [str(error)]
 
 
 def _floors(floors: str | None, climbed: Ladder | None, ladder: str | None) -> Floors:
@@ -230,7 +264,7 @@ def _over_splits(data: ComparisonInput, metric: str, ratio: float) -> Differ:
     return partial(difference_of_sums, values, ratio)
 
 
-def _differ(data: ComparisonInput, terms: _Terms, over: str | None) -> Differ | None:
+def _over_samples(data: ComparisonInput, metric: str, over: str | None) -> Differ | None:
     """Return what compares sums of arms over test samples; None over seeds, the default. Raises UserError."""
     if over is None or over == "seeds":
         return None
@@ -241,9 +275,9 @@ def _differ(data: ComparisonInput, terms: _Terms, over: str | None) -> Differ | 
             f"over={over}: {averaged[0]} has several runs on each seed, which are averaged; choose a key with "
             "`by` that leaves one"
         )
-    if of_metric(terms.metric):
-        raise UserError(f"over={over}: {terms.metric} is an outcome of whole runs, which are judged over seeds")
-    scores = {arm.name: arm_scores(arm.runs, terms.metric) for arm in data.arms}
+    if of_metric(metric):
+        raise UserError(f"over={over}: {metric} is an outcome of whole runs, which are judged over seeds")
+    scores = {arm.name: arm_scores(arm.runs, metric) for arm in data.arms}
     of_texts = any(own.documents for by_seed in scores.values() for own in by_seed.values())
     held = f"{over} documents" if of_texts else over
 
@@ -256,123 +290,7 @@ def _differ(data: ComparisonInput, terms: _Terms, over: str | None) -> Differ | 
     return differ
 
 
-@dataclass
-class _Terms:
-    """What is compared with what, and by which rule. directions: of every metric that a run has recorded."""
-
-    metric: str
-    direction: str
-    directions: dict[str, str]
-    baseline: str | None
-    margin: float | None
-    expected: str | None
-    warnings: list[str]
-
-
-def _terms(
-    data: ComparisonInput, metric: str | None, direction: str | None, baseline: str | None, margin: float | None
-) -> _Terms:
-    """Return the terms, where arguments are None from the sweep or the runs. Raises UserError."""
-    metric = choose_metric(metric, data)
-    recorded = directions(data.records)
-    own = data.direction if metric == data.metric else None
-    direction = recorded[metric] = direction_of(metric, recorded, direction or recorded.get(metric) or own)
-    baseline = _baseline(baseline, data)
-    question = data.question or {}
-    own_margin = margin or (question.get("margin") if metric == data.metric else None)
-    expected, warnings = question.get("expect"), fairness.warnings(data, metric, own_margin)
-    # The expectation and the margin of a sweep refer to its own metric.
-    if metric == data.metric:
-        margin = margin or question.get("margin")
-    elif expected:
-        warnings.append(f"the expectation ({expected}) is not evaluated: it refers to {data.metric}")
-        expected = None
-    return _Terms(metric, direction, recorded, baseline, margin, expected, warnings)
-
-
-def _result(
-    data: ComparisonInput,
-    terms: _Terms,
-    cost_axis: str | None,
-    changes: bool,
-    differ: Differ | None,
-    ratio: float | None,
-) -> Comparison:
-    """Return the comparison by these terms. ratio: test over training samples, where each seed has its own split"""
-    cost_axis = cost_axis or default_axis(median_costs(run.cost for run in arm.done) for arm in data.arms)
-    metric, direction, baseline = terms.metric, terms.direction, terms.baseline
-    question = data.question or {}
-    values = {arm.name: arm.values(metric) for arm in data.arms}
-    against = rivals(data, baseline)
-    by_looks = _sequential_terms(data, terms, values)
-    averaged = mean_of if ratio is None else partial(split_mean, ratio=ratio)
-    results = (
-        sequential.compare_arms(values, baseline, by_looks)
-        if by_looks
-        else _fixed_results(values, terms, against, differ, averaged)
-    )
-    reasons = ((arm.name, missing_result(arm, metric, data.records)) for arm in data.arms)
-    missing = {name: reason for name, reason in reasons if reason is not None}
-    phrases = {name: reason.phrase for name, reason in missing.items()}
-    expect = _expect(terms.expected, values, terms, phrases, by_looks, differ) if terms.expected else None
-    evidence = _evidence(data, terms, values, by_looks) if by_looks else None
-    rows = arm_rows(
-        data,
-        results,
-        missing,
-        baseline=baseline,
-        metric=metric,
-        direction=direction,
-        cost=AXES[cost_axis],
-        with_changes=changes,
-        rivals=against,
-        averaged=averaged,
-    )
-    simple = simple_baselines(data.arms, metric)
-    names = metric_names(data.records)
-    factors = _effects(data, values, results, baseline, ratio)
-    lines = curves(data.records, {row["name"]: row["cost"]["flops_per_sample"] for row in rows})
-    terms.warnings.extend(review(lines, factors, metric, direction, terms.directions))
-    base = data.arm(str(baseline))
-    own = answer(rows, baseline, metric, expect, factors, base.levels[ARM_LEVEL] if base and against else None)
-    sentences = [own, evidence["words"] if evidence else None]
-    return Comparison(
-        title=data.title,
-        claim=question.get("claim"),
-        source=question.get("source"),
-        question=data.question,
-        metric=metric,
-        direction=direction,
-        metrics=names,
-        directions={name: terms.directions[name] for name in {*names, *terms.directions} if name in terms.directions},
-        baseline=baseline,
-        answer=" ".join(filter(None, sentences)),
-        tasks=data.tasks,
-        margin=terms.margin,
-        expect=expect,
-        evidence=evidence,
-        warnings=terms.warnings,
-        baselines=simple,
-        better_baseline=better_baseline(rows, simple, metric, direction),
-        external=_external(data, terms, values),
-        seeds=sorted({run.seed for arm in data.arms for run in arm.runs}),
-        arms=rows,
-        effects=factors,
-        cells=[cell_row(record) for record in data.records],
-        curves=lines,
-        tuning=data.tuning,
-        tuned_by=(data.facts.get("metric") or {}).get("validation") if data.tuning else None,
-        attention=attention_maps.maps(data.records),
-        predictions=attention_maps.pictures(data.records),
-        samples=samples([run for arm in data.arms for run in arm.runs]) if changes else None,
-        written=written_texts([run for arm in data.arms for run in arm.runs]) if changes else None,
-        ranges=_ranges(data, names),
-        cost_axis=cost_axis,
-        provenance=provenance(data),
-    )
-
-
-def _sequential_terms(data: ComparisonInput, terms: _Terms, values: Values) -> sequential.Terms | None:
+def _sequential_terms(data: ComparisonInput, terms: ComparisonTerms, values: Values) -> sequential.Terms | None:
     """Return the terms of a sweep that stops when it is decided; None for a fixed number of seeds."""
     if data.standing is None:
         return None
@@ -382,14 +300,9 @@ def _sequential_terms(data: ComparisonInput, terms: _Terms, values: Values) -> s
     return sequential.Terms(terms.direction, terms.margin, seeds, _limits(terms.metric, values), outcome)
 
 
-def _fixed_results(
-    values: Values,
-    terms: _Terms,
-    against: dict[str, str],
-    differ: Differ | None,
-    averaged: Callable[[Sequence[float]], Mean],
-) -> dict[str, ArmResult]:
-    """Return the result of each arm after a fixed number of seeds."""
+def _results(terms: ComparisonTerms, values: Values, by_looks: sequential.Terms | None) -> dict[str, ArmResult]:
+    if by_looks:
+        return sequential.compare_arms(values, terms.baseline, by_looks)
     reached = of_metric(terms.metric)
     return compare_arms(
         values,
@@ -398,9 +311,9 @@ def _fixed_results(
         margin=terms.margin,
         limits=_limits(terms.metric, values),
         outcome=reached.kind if reached else None,
-        differ=differ,
-        averaged=averaged,
-        rivals=against,
+        differ=terms.differ,
+        averaged=terms.mean,
+        rivals=terms.rivals,
     )
 
 
@@ -416,77 +329,86 @@ def _ranges(data: ComparisonInput, names: list[str]) -> dict[str, list[float]]:
     return {name: list(limits) for name, limits in ranges.items() if limits is not None}
 
 
-def _baseline(requested: str | None, data: ComparisonInput) -> str | None:
-    """Return the name of the baseline: the requested one (a unique part of its name will do) or the sweep's."""
+def _baseline(requested: str | None, data: ComparisonInput) -> tuple[str | None, list[str]]:
+    """Return the name of the baseline, and a remark where neither the user nor the sweep names one.
+
+    requested: a unique part of its name will do
+    """
     names = [arm.name for arm in data.arms]
     name = requested or data.baseline
     if name is not None and name not in names:
-        matches = [each for each in names if name in each]
+        matches = [arm for arm in names if name in arm]
         if len(matches) == 1:
-            return matches[0]
+            return matches[0], []
         raise UserError(f"baseline={name}: no such arm; there are {', '.join(names)}")
     if name is None and len(names) > 1:
         # The arm with the most runs allows the most paired comparisons.
         name = max(data.arms, key=lambda arm: len(arm.done)).name
-        data.warnings.append(f"no baseline was given; {name} is used (--baseline ARM selects another)")
-    return name
+        return name, [f"no baseline was given; {name} is used (--baseline ARM selects another)"]
+    return name, []
 
 
 def _expect(
     text: str,
     values: Values,
-    terms: _Terms,
-    missing: dict[str, str],
+    terms: ComparisonTerms,
+    missing: Mapping[str, str],
     by_looks: sequential.Terms | None,
-    differ: Differ | None,
 ) -> ExpectRow:
+    """Return the verdict on the expectation. missing: arm without a result -> the reason."""
     try:
         if by_looks:
-            return sequential.evaluate(text, values, by_looks, missing).as_dict()
-        signs = of_metric(terms.metric) is not None
+            return sequential.evaluate(text, values, by_looks, missing)
         return evaluate(
-            text, values, terms.direction, margin=terms.margin, missing=missing, signs=signs, differ=differ
-        ).as_dict()
+            text,
+            values,
+            terms.direction,
+            margin=terms.margin,
+            missing=missing,
+            signs=of_metric(terms.metric) is not None,
+            differ=terms.differ,
+        )
     except UserError as error:  # reported when the sweep file is read; the results of a frozen plan remain valid
         reason = str(error).removeprefix("expect: ")
-        return ExpectedOutcome(text, "undecided", [ClauseRow(text=text, verdict="undecided", reason=reason)]).as_dict()
+        return expected_outcome(text, [ClauseRow(text=text, verdict="undecided", reason=reason)])
 
 
-def _evidence(data: ComparisonInput, terms: _Terms, values: Values, by_looks: sequential.Terms) -> EvidenceRow | None:
-    """Return the evidence on what the sweep decides, and add to the warnings where it is to be read with care."""
+def _evidence(
+    data: ComparisonInput, terms: ComparisonTerms, values: Values, by_looks: sequential.Terms | None
+) -> tuple[EvidenceRow | None, list[str]]:
+    """Return the evidence on what the sweep decides, and warnings where it is to be read with care."""
+    if by_looks is None:
+        return None, []
     assert data.standing is not None
     try:
         clauses = comparisons(terms.expected, list(values), terms.baseline)
     except UserError:  # see `_expect`
-        return None
+        return None, []
     judged = sequential.judged(clauses, values, by_looks)
-    if by_looks.outcome is None:
-        terms.warnings.extend(sequential.warnings(judged, values, by_looks.limits))
-    return sequential.evidence_row(data.standing, judged, data.question or {})
+    # Outcomes of whole runs are compared by their signs, so no mean is tested.
+    doubts = [] if by_looks.outcome else sequential.warnings(judged, values, by_looks.limits)
+    return sequential.evidence_row(data.standing, judged, data.question or {}), doubts
 
 
-def _external(data: ComparisonInput, terms: _Terms, values: Values) -> list[ExternalRow]:
+def _external(data: ComparisonInput, terms: ComparisonTerms, values: Values) -> list[ExternalRow]:
     """Return the figures of the sweep file, which are of its own metric, beside the arms."""
     figures = (data.question or {}).get("external") or {}
     if not figures or terms.metric != data.metric:
         return []
-    fixed = data.standing is None and not (data.question or {}).get("resplit")
+    fixed = data.standing is None and terms.split_ratio is None
     return external_rows(figures, values, terms.direction, tested=fixed)
 
 
 def _effects(
-    data: ComparisonInput,
-    values: Values,
-    results: dict[str, ArmResult],
-    baseline: str | None,
-    ratio: float | None,
+    data: ComparisonInput, terms: ComparisonTerms, values: Values, results: Mapping[str, ArmResult]
 ) -> EffectsRow | None:
     levels = {arm.name: arm.levels for arm in data.arms if arm.levels}
     if (data.question or {}).get("ladder"):
-        return None  # whose levels are sizes, between which the laws say more than a mean over them
+        return None  # its levels are sizes, between which the laws say more than a mean over them
     if data.kind == "one_at_a_time":
-        return effects.single_factor_effects(results, levels, baseline) if baseline else None
+        return effects.single_factor_effects(results, levels, terms.baseline) if terms.baseline else None
     if data.kind in ("grid", "inferred") and len(levels) == len(data.arms) and effects.is_grid(levels):
         seeds = max((len(finite(by_seed)) for by_seed in values.values()), default=0)
-        return effects.grid_effects(values, levels, 1.0 if ratio is None else inflation(seeds, ratio))
+        variances = 1.0 if terms.split_ratio is None else inflation(seeds, terms.split_ratio)
+        return effects.grid_effects(values, levels, variances)
     return None

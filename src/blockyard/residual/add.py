@@ -16,7 +16,7 @@ from blockyard.contracts import Residual
 
 
 class Add(Residual):
-    """One stream, to which each block adds what its branches give. It has no weights."""
+    """One stream; each block adds the outputs of its branches to it. It has no weights."""
 
     empty: ClassVar[bool] = True
     per_visit: ClassVar[bool] = False

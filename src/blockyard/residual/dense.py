@@ -38,16 +38,16 @@ class Dense(Residual):
                 f"residual.period={period} takes no average in {ctx.visits} visits of blocks; use {ctx.visits} or less"
             )
         self.dilation = dilation
-        # Of the average after so many visits: where its weights begin, and how many there are.
+        # By the number of visits before an average: the index of its first weight, and the number of its weights.
         self.parts: dict[int, tuple[int, int]] = {}
         start = 0
         for visits in range(period, ctx.visits + 1, period):
             self.parts[visits] = (start, visits // dilation + 1)
             start += visits // dilation + 1
-        self.weights = nn.Parameter(torch.empty(start))  # of one average after the other, the last output's first
+        self.weights = nn.Parameter(torch.empty(start))  # one average after the other, each from its last output back
 
     def init_weights(self, init: Init) -> None:
-        """One for the last output, zero for all others."""
+        """Set the weight of the last output to one, of all others to zero."""
         weights = torch.zeros(self.weights.shape)
         weights[[start for start, _ in self.parts.values()]] = 1.0
         init.copy("weights", weights)
@@ -65,7 +65,7 @@ class Dense(Residual):
         return (*state, output)
 
     def close(self, state: Outputs) -> Tensor:
-        """Return the average of the outputs so far, (B, N, D), or the last one where there is no average."""
+        """Return the average of the outputs so far, (B, N, D), or the last output between two averages."""
         visits = len(state) - 1
         if visits not in self.parts:
             return state[-1]

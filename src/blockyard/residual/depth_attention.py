@@ -2,8 +2,8 @@
 
 Source: Kimi Team 2026, Attention Residuals (arXiv 2603.15031), the full form
 Reference: torch.nn.functional.scaled_dot_product_attention over the depth of each token
-Equation: y_i = sum_{j <= i} a_ij v_j,  a_i = softmax_j(w_i . rms(v_j)),  v_0 the embedded tokens, v_{j+1} what block j
-    adds to y_j
+Equation: y_i = sum_{j <= i} a_ij v_j,  a_i = softmax_j(w_i . rms(v_j)),  v_0 the embedded tokens, v_{j+1} the addition
+    of block j to y_j
 Cost: O(N D L^2) time over L visits, L vectors of parameters; all L additions are kept
 """
 
@@ -19,7 +19,7 @@ from blockyard.contracts import Context, Residual, Role
 from blockyard.ops.autocast import full_precision
 from blockyard.weight_init import Init
 
-Additions = tuple[Tensor, ...]  # the embedded tokens, then what every visit so far added, each (B, N, D)
+Additions = tuple[Tensor, ...]  # the embedded tokens, then the addition of every visit so far, (B, N, D) each
 
 
 class DepthAttention(Residual):
@@ -38,7 +38,7 @@ class DepthAttention(Residual):
         self.queries = nn.Parameter(torch.empty(ctx.visits, ctx.dim))  # (L, D), of visits 1, 2, ... and the final norm
 
     def init_weights(self, init: Init) -> None:
-        """Zero."""
+        """Set the queries to zero."""
         init.zeros("queries")
 
     def open(self, x: Tensor) -> Additions:
@@ -50,7 +50,7 @@ class DepthAttention(Residual):
         return self.close(state), state
 
     def write(self, state: Additions, visit: int, x: Tensor, output: Tensor) -> Additions:
-        """Return the additions with that of the block."""
+        """Return the additions with the block's own behind them."""
         return (*state, output - x)
 
     def close(self, state: Additions) -> Tensor:
@@ -62,4 +62,4 @@ class DepthAttention(Residual):
             query = self.queries[len(state) - 2].to(values.dtype) * self.factor
             scores = F.rms_norm(values, values.shape[-1:], eps=1e-6) @ query  # (L', B, N)
             weights = scores.softmax(0)
-            return (weights.unsqueeze(-1) * values).sum(0)
+            return (weights.unsqueeze(-1) * values).sum(0)  # (B, N, D)

@@ -2,11 +2,11 @@
 
 Source: Bao et al. 2023, All are Worth Words: A ViT Backbone for Diffusion Models (arXiv 2209.12152), figure 1; added
     with a trained weight as in Jordan et al. 2024, modded-nanogpt (github.com/KellerJordan/modded-nanogpt)
-Reference: the equation; x-transformers AttentionLayers(unet_skips=True) for which outputs meet, which it concatenates
+Reference: the equation; x-transformers AttentionLayers(unet_skips=True) for the pairs of outputs; it concatenates them
 Equation: x_{l+1} = block_l(x_l + w_l x_{L-l})  for visits l = ceil(L / 2) .. L - 1, x_{l+1} the output of visit l
 Cost: O(N D) time, one parameter for each visit of the second half; L / 2 outputs are kept
 
-    0 --> 1 --> 2 --> 3 --> 4 --> 5        L = 6: visit 3 also reads what 2 gave, 4 what 1 gave, 5 what 0 gave
+    0 --> 1 --> 2 --> 3 --> 4 --> 5        L = 6: visit 3 also reads the output of 2, 4 of 1, 5 of 0
     |     |     +-----^     ^     ^
     |     +-----------------+     |
     +-----------------------------+
@@ -34,7 +34,7 @@ class UNet(Residual):
     """With an odd number of visits, the middle one has no mirror image.
 
     Options:
-        start: initial weight of what is read from the first half
+        start: initial weight of the outputs of the first half
     """
 
     roles: ClassVar[dict[str, Role]] = {"weights": "fixed"}
@@ -49,7 +49,7 @@ class UNet(Residual):
             raise ValueError("residual=unet joins the two halves of a model, and one visit of a block has none")
 
     def init_weights(self, init: Init) -> None:
-        """`start` everywhere."""
+        """Set every weight to `start`."""
         init.constant("weights", self.start)
 
     def open(self, x: Tensor) -> KeptOutputs:
@@ -64,8 +64,9 @@ class UNet(Residual):
         return x, KeptOutputs(x, state.kept[:-1])
 
     def write(self, state: KeptOutputs, visit: int, x: Tensor, output: Tensor) -> KeptOutputs:
-        """Return the output as the stream; one of the first half is also kept."""
-        return KeptOutputs(output, (*state.kept, output) if visit < self.pairs else state.kept)
+        """Return the output as the stream. An output of the first half is also kept."""
+        kept = (*state.kept, output) if visit < self.pairs else state.kept
+        return KeptOutputs(output, kept)
 
     def close(self, state: KeptOutputs) -> Tensor:
         """Return the stream."""

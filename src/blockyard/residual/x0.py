@@ -35,7 +35,7 @@ class EmbeddedTokens(Residual):
         self.token_weights = nn.Parameter(torch.empty(ctx.visits))
 
     def init_weights(self, init: Init) -> None:
-        """One for the stream, `start` for the embedded tokens."""
+        """Set the weight of the stream to one and of the embedded tokens to `start`."""
         init.ones("stream_weights")
         init.constant("token_weights", self.start)
 

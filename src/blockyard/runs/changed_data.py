@@ -1,4 +1,4 @@
-"""Whether a finished run was trained on what its data files hold now.
+"""Checks that a finished run was trained on the present content of its data files.
 
 A file's path is part of a run's identity and its content is not, so a command that names the same path finds the run
 done. Files that were not written since the run began are taken as they are; otherwise the data is read again and its
@@ -29,7 +29,7 @@ def refuse_changed_data(run: RunFolder, config: Node) -> None:
 
     config: complete and plain, of the command that found the run
     """
-    recorded = (run.facts().get("data") or {}).get("fingerprint")
+    recorded = _fingerprint(run)
     started = read_status(run.path).started
     if not recorded or not started or newest(config.get("data")) <= datetime.fromisoformat(started).timestamp():
         return
@@ -54,7 +54,7 @@ def newest(node: Any) -> float:
 
 
 def named_files(node: Any) -> Iterator[os.stat_result]:
-    """Yield the status of the files and folders that a config node names, and of what lies in these folders."""
+    """Yield the status of the files and folders that a config node names, and of all files in these folders."""
     for text in _texts(node):
         for path in _paths(text):
             with contextlib.suppress(OSError):  # absent, gone since, or not for this user
@@ -70,7 +70,7 @@ def _texts(node: Any) -> Iterator[str]:
 
 
 def _paths(text: str) -> Iterator[str]:
-    """The files and folders that a text names, by itself or as a pattern, and what lies in these folders."""
+    """Yield the files and folders that a text names, by itself or as a pattern, and all files in these folders."""
     try:
         # As tables and shards are named. Of braces any text is taken: more files than are read do no harm.
         pattern = re.sub(r"\{[^{}]*\}", "*", os.path.expanduser(text))
@@ -90,7 +90,7 @@ def _paths(text: str) -> Iterator[str]:
 
 
 def pop_moved(folder: RunFolder, overrides: dict[str, Any]) -> dict[str, Any]:
-    """Removes the paths of data from `overrides` that differ from those of the run, and returns them by option.
+    """Remove the paths of data from `overrides` that differ from the run's, and return them by option.
 
     Raises UserError where nothing tells whether the data are the same, and where other processes read the old path.
     """
@@ -113,7 +113,7 @@ def pop_moved(folder: RunFolder, overrides: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_moved(folder: RunFolder, config: Node) -> None:
-    """Raise UserError where the data that `config` names are not those of the run.
+    """Raise UserError if the data that `config` names differ from the data of the run.
 
     config: that of the run with the new paths, checked
     """
@@ -130,8 +130,8 @@ def check_moved(folder: RunFolder, config: Node) -> None:
 
 
 def _fingerprint(folder: RunFolder) -> str | None:
-    data = folder.facts().get("data")
-    return data.get("fingerprint") if isinstance(data, dict) else None
+    fingerprint: str | None = folder.facts().get("data", {}).get("fingerprint")
+    return fingerprint
 
 
 def _options(overrides: dict[str, Any], family: str) -> dict[str, Any]:

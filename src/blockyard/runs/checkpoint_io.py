@@ -71,9 +71,9 @@ class AtomicCheckpointIO(CheckpointIO):
 
 
 def _compact(content: Any, copies: dict[tuple[int, torch.Size], torch.Tensor]) -> Any:
-    """Content of which parts of larger tensors are copied: of a part torch saves the whole tensor.
+    """Return the content with copies of tensors that are parts of larger ones: torch would save the whole.
 
-    copies: those made so far, so that what is shared stays shared
+    copies: all made so far, so that shared tensors stay shared
     """
     if isinstance(content, torch.Tensor):
         if content.untyped_storage().nbytes() <= content.nbytes:
@@ -87,7 +87,7 @@ def _compact(content: Any, copies: dict[tuple[int, torch.Size], torch.Tensor]) -
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a checkpoint a second name, which replaces what had that name before. At every moment both names exist."""
+    """Give a checkpoint a second name, in place of another file. At every moment both names exist."""
     if target.is_dir() and not target.is_symlink():
         move_aside(target, "damaged")
     with contextlib.suppress(FileNotFoundError):
@@ -115,18 +115,15 @@ def _with_cause(error: OSError | RuntimeError, path: Path) -> OSError | RuntimeE
     )
 
 
-# Brings the checkpoints of a run back to what the next steps start from, before a run is resumed.
-#
-# A save writes best.ckpt, then previous.ckpt, then last.ckpt. A run that was killed in between, or whose files were
-# damaged, has them from different steps. Here last.ckpt becomes the checkpoint that the run resumes from, so that the
-# next save keeps it as previous.ckpt, and a run without a step left ends with the right one. Each change is atomic and
-# leaves what the same call would choose again, so a kill in between does no harm.
-
-
 def repair(folder: Path, newest: Newest, best_step: int | None) -> list[str]:
-    """Repair the checkpoints in `folder` and return messages about it.
+    """Make the checkpoints in `folder` agree before a run is resumed, and return messages about it.
 
-    newest: what the run resumes from; refused files are renamed, such as last.ckpt to last.damaged.ckpt
+    A save writes best.ckpt, then previous.ckpt, then last.ckpt. After a kill in between, or after damage, they are from
+    different steps. Here last.ckpt becomes the checkpoint that the run resumes from, so that the next save keeps it as
+    previous.ckpt, and a run without a step left ends with the right one. Each change is atomic, and after it the same
+    call would choose the same file, so a kill in between does no harm.
+
+    newest: the checkpoint that the run resumes from; refused files are renamed, as last.ckpt to last.damaged.ckpt
     best_step: the step of the best weights so far, as the checkpoint says; they are restored if any file has them
 
     Raises OSError if the folder cannot be written.

@@ -1,4 +1,4 @@
-"""What a run cost, read from its summary: sizes, computation, time and memory."""
+"""The costs of a run, read from its summary: sizes, computation, time and memory."""
 
 from __future__ import annotations
 

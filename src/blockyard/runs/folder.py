@@ -37,34 +37,6 @@ from blockyard.runs.metrics import MetricsWriter
 from blockyard.runs.redact import redact, redact_text
 from blockyard.runs.status import State, Status, now, read_status, write_status
 
-# Reads run.json and summary.json of a run.
-
-
-def read_facts(path: Path) -> dict[str, Any]:
-    """The content of a run.json; empty if it is missing or damaged."""
-    try:
-        facts = read_json(path)
-    except (OSError, ValueError):
-        return {}
-    return facts if isinstance(facts, dict) else {}
-
-
-def read_summary(path: Path) -> dict[str, Any]:
-    """The content of a summary.json; empty if there is none. Raises UserError if it is damaged."""
-    try:
-        summary = read_json(path)
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({error}); restore it, or remove it") from error
-    if not isinstance(summary, dict):
-        raise UserError(f"{path} is damaged (expected a mapping); restore it, or remove it")
-    metrics = summary.get("metrics")
-    if isinstance(metrics, dict):  # JSON has no NaN
-        summary["metrics"] = {name: math.nan if value is None else value for name, value in metrics.items()}
-    return summary
-
-
 log = logging.getLogger("blockyard")
 
 PATHS = ("path", "root", "splits")  # options of data that say where its files lie
@@ -77,6 +49,11 @@ CONFIG, RUN, SUMMARY, TOKENIZER, SOURCE_TOKENIZER, CHECKPOINTS = (
     "checkpoints",
 )
 TOKENIZER_FILES = {"tokenizer": TOKENIZER, "source_tokenizer": SOURCE_TOKENIZER}  # by the names of their nodes
+# The entries of run.json and summary.json that are mappings, wherever one of them is read.
+MAPPINGS = frozenset(
+    {"choices", "data", "git", "host", "init", "mlflow", "own_code", "precision", "start", "threads", "versions"}
+    | {"baselines", "directions", "metrics", "wandb"}
+)
 
 
 class RunFolder:
@@ -131,7 +108,7 @@ class RunFolder:
 
     @property
     def shown(self) -> Node:
-        """The config without secrets: what loggers, pages and messages get. `config` itself only builds the run."""
+        """Return the config without secrets, for loggers, pages and messages. `config` itself only builds the run."""
         return dict(redact(self.config))
 
     @property
@@ -148,7 +125,7 @@ class RunFolder:
 
     @property
     def seed(self) -> int:
-        """The seed, which numbers the replicates of an arm."""
+        """Return the seed; it numbers the replicates of an arm."""
         return int(self.config.get("seed", 0))
 
     @property
@@ -197,12 +174,12 @@ class RunFolder:
 
     @property
     def status(self) -> Status:
-        """The current status; a run whose process was killed reads as interrupted."""
+        """Return the current status; a run with a killed process reads as interrupted."""
         return read_status(self.path)
 
     @property
     def finished(self) -> bool:
-        """Whether the run is done."""
+        """Return whether the run is done."""
         return self.status.finished
 
     def set_status(
@@ -240,7 +217,7 @@ class RunFolder:
         return self
 
     def release(self) -> None:
-        """Close the metrics table and release the lock, which the end of the process releases too."""
+        """Close the metrics table and release the lock; the end of the process releases it too."""
         if self._metrics is not None:
             with contextlib.suppress(OSError):
                 self._metrics.close()
@@ -253,3 +230,40 @@ class RunFolder:
 
     def __exit__(self, *error: object) -> None:
         self.release()
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """Return the content of a run.json, as `read_mapping` does; empty if the file is missing or damaged."""
+    try:
+        return read_mapping(path)
+    except (OSError, ValueError):
+        return {}
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """Return the content of a summary.json, as `read_mapping` does; empty if there is no file.
+
+    Raises UserError if it is damaged.
+    """
+    try:
+        summary = read_mapping(path)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error}); restore it, or remove it") from error
+    if "metrics" in summary:  # JSON has no NaN
+        summary["metrics"] = {name: math.nan if value is None else value for name, value in summary["metrics"].items()}
+    return summary
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Read the mapping in run.json or summary.json.
+
+    The kinds of its entries are checked here, once: an entry of `MAPPINGS` that holds anything else counts as missing.
+
+    Raises FileNotFoundError without a file, OSError or ValueError if it cannot be read or is damaged.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is damaged: expected a mapping")
+    return {name: value for name, value in content.items() if name not in MAPPINGS or isinstance(value, dict)}

@@ -30,7 +30,7 @@ _SEED = re.compile(r"s(?P<seed>[0-9]+)")
 
 @dataclass(frozen=True)
 class FolderSize:
-    """What lies in a folder. Links count as themselves: what they lead to stays where it is."""
+    """The content of a folder. Links count as themselves: their targets stay in place."""
 
     files: int
     bytes: int
@@ -55,7 +55,7 @@ def check_is_run(run: RunFolder, action: str) -> None:
 
 
 def check_is_unchanged(run: RunFolder, action: str) -> None:
-    """Raise UserError for a folder that is no run, or whose config does not have the identity in the folder's name."""
+    """Raise UserError for a folder that is no run, or has a config of another identity than its name."""
     check_is_run(run, action)
     if run.config.get("allow"):
         return  # the identity needs the user's own packages, which are not imported to delete a folder
@@ -91,13 +91,13 @@ def delete(run: RunFolder) -> None:
 
 
 def rests_of_deleted(outputs: Path) -> list[Path]:
-    """Return what is left of runs whose deletion was cut short, in the folders of all arms."""
+    """Return the remains of runs after an interrupted deletion, in the folders of all arms."""
     paths = sorted(outputs.glob(f"*/{DELETED}*"))
     return [path for path in paths if not path.parent.name.startswith(".") and not path.parent.is_symlink()]
 
 
 def finish_deletions(outputs: Path) -> None:
-    """Remove what killed deletions have left of runs: files, the lock, and the arm's folder once it is empty."""
+    """Remove the remains of killed deletions: files, the lock, and the arm's folder once it is empty."""
     for rest in rests_of_deleted(outputs):
         arm = rest.parent
         remove_leftovers(arm)

@@ -1,11 +1,11 @@
-"""The identity of a config: a hash of everything in it that changes what is computed.
+"""The identity of a config: a hash of everything in it that changes the computation.
 
 Excluded are the seed (it numbers the replicates of an arm), names and tags, the output folder, loggers, and every
 option that its class lists in `incidental` (workers, devices, refresh rates, where downloaded data lie); a class that
 only observes lists "*" and is excluded as a whole. An option equal to its default hashes like an absent one, so that a
 class can gain an option without changing the identity of old runs; one that is a mapping of fields (`model.prefix`,
-`init.lora`) is hashed with all of them. A class whose option has two names for a value, such as true and head, lists in
-`same_values` the one that is hashed. The order of keys does not matter.
+`init.lora`) is hashed with all of them. If an option has two names for a value, such as true and
+head, its class lists in `same_values` the one that is hashed. The order of keys does not matter.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def identity(config: Node) -> str:
 
 
 def semantic(config: Node) -> Node:
-    """The part of `config` that changes what is computed, in canonical form."""
+    """Return the part of `config` that changes the computation, in canonical form."""
     # An identity must not reveal a secret, nor depend on the environment.
     config = redact(config, environment=False)
     packages = (*TRUSTED_PACKAGES, *own_packages(config.get("allow") or ()))

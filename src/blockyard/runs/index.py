@@ -1,7 +1,7 @@
-"""An index of the runs under `outputs`, so that listing ten thousand runs reads only those that changed.
+"""An index of the runs under `outputs`, so that listing ten thousand runs reads only the changed ones.
 
 It is a SQLite file, `outputs/.runs.sqlite3`, with a row for each run: when its files last changed, and its record. The
-run folders stay the truth. A row whose files have another time or size is read again, and a file that is missing,
+run folders stay the truth. A row is read again if its files have another time or size, and a file that is missing,
 damaged, of another version or not writable costs time only: all folders are read.
 
 A folder of runs may come from a stranger. An index that is a link or of another user is neither read nor written, one
@@ -181,7 +181,7 @@ def _store(index: sqlite3.Connection, fresh: dict[str, tuple[str, RunRecord]], g
 
 
 def _stored_fields(record: RunRecord) -> dict[str, Any]:
-    """What a row holds beside the config, which most listings never parse: all else that the run's files say."""
+    """Return the fields of a row beside the config, that most listings never parse."""
     return {key: value for key, value in asdict(record).items() if key not in (*_OF_SWEEPS, "config_json")}
 
 
@@ -200,7 +200,7 @@ def _record(run: str, signature: str, row: tuple[Any, Any, Any] | None) -> RunRe
 
 
 def _is_whole(record: RunRecord) -> bool:
-    """Whether every field of a record has the type that `read_record` gives it."""
+    """Return whether every field of a record has the type that `read_record` gives it."""
     texts = (record.reason, record.started, record.damage)
     return (
         all(text is None or isinstance(text, str) for text in texts)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from blockyard.atomic_files import is_regular, read_json
 from blockyard.config.tree import Node
 from blockyard.errors import UserError, quoted
-from blockyard.runs.checkpoint import BEST, LAST, PREVIOUS, BadCheckpointError, read
-from blockyard.runs.checkpoint_weights import PREFIX, average_in, load_weights
+from blockyard.runs.checkpoint import BEST, LAST, PREFIX, PREVIOUS, BadCheckpointError, average_in, load_weights, read
 from blockyard.runs.folder import CONFIG, RUN, TOKENIZER_FILES, RunFolder
 from blockyard.runs.identity import identity
 from blockyard.runs.store import find
@@ -66,7 +65,7 @@ def trusted_config(
         config = with_position(config, position)
     if metrics is not None:
         config["objective"] = {**config["objective"], "metrics": metrics}
-    choices = dict(folder.facts().get("choices") or {})
+    choices = dict(folder.facts().get("choices", {}))
     issues = check(Composed(config, choices), training=training, starts=False)
     if issues:
         if missing := _missing_data(config):
@@ -76,7 +75,7 @@ def trusted_config(
 
 
 def _missing_data(config: Node) -> str | None:
-    """Why the data of a config is not there; None where it is, or nobody can tell. What it is, its files may say."""
+    """Return why the data of a config is missing; None if it is there, or nobody can tell without reading it."""
     from blockyard.config.build import Components
 
     with contextlib.suppress(ValueError, TypeError, KeyError, OSError, RuntimeError):
@@ -196,7 +195,7 @@ def components_of(
 
 
 def _load_state(tokenizer: Tokenizer, folder: RunFolder, name: str) -> None:
-    """What a tokenizer learned, from a file of the run if it is there. Raises UserError if it is damaged."""
+    """Return a tokenizer's state, from a file of the run if it is there. Raises UserError if it is damaged."""
     path = folder.path / name
     if os.path.lexists(path):
         try:
@@ -230,7 +229,7 @@ def _content(folder: RunFolder, which: str) -> tuple[Path, dict[str, Any]]:
 
 
 def _report_edits(folder: RunFolder, allow: tuple[str, ...] | list[str]) -> None:
-    """Warn where run.json cannot be read, or config.yaml is not what it was when the run began."""
+    """Warn if run.json cannot be read, or config.yaml has changed since the run began."""
     recorded = folder.facts().get("identity")
     if not recorded:
         log.warning(

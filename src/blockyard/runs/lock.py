@@ -3,8 +3,8 @@
 The lock file is next to the folder, not in it, so that the folder can be moved while locked. The kernel releases the
 lock when its holder dies, so a held lock means a live process, and no recorded pid has to be trusted.
 
-`filelock` would replace `acquire` only: it has no shared lock, by which `held` asks without creating or changing the
-file, and no note of the holder.
+`filelock` would replace `acquire` only: it has no note of the holder, and no shared lock. By a shared lock `held` asks
+without creating or changing the file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RunLock:
 
     @property
     def owned(self) -> bool:
-        """Whether this object holds the lock."""
+        """Return whether this object holds the lock."""
         return self._handle is not None
 
     def acquire(self) -> RunLock:
@@ -110,7 +110,7 @@ def lock_path(folder: Path) -> Path:
 
 
 def held(folder: Path) -> bool:
-    """Whether a live process holds the run's lock."""
+    """Return whether a live process holds the run's lock."""
     try:
         handle = os.open(lock_path(folder), os.O_RDONLY | _OPEN)
     except OSError:

@@ -1,8 +1,8 @@
 """metrics.csv: the metrics of a run as a table, one row per step, one column per metric.
 
-Each row is appended with one write, so a kill leaves complete rows and at most a torn last one, which readers and
-writers drop. A new metric adds a column, for which the table is rewritten atomically. No step appears twice: further
-metrics of the last step are merged into its row, and `truncate_after` removes what a resumed run will log again.
+Each row is appended with one write, so a kill leaves complete rows and at most a torn last one; readers and writers
+drop that. A new metric adds a column, and the table is rewritten atomically. No step appears twice: further metrics of
+the last step are merged into its row, and `truncate_after` removes the rows that a resumed run will log again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Row = dict[str, float]
 def read_metrics(path: Path) -> list[Row]:
     """All complete rows in order of steps; empty cells are absent, `step` is an int.
 
-    Torn or damaged lines are dropped. A missing file gives no rows. Raises OSError for what is not a regular file.
+    Torn or damaged lines are dropped. A missing file gives no rows. Raises OSError for anything but a regular file.
     """
     return parse(path)[1]
 
@@ -34,7 +34,7 @@ def read_metrics(path: Path) -> list[Row]:
 def parse(path: Path) -> tuple[list[str], list[Row], Literal["whole", "torn", "damaged"]]:
     """Columns, rows, and whether the file is whole, has a torn last line, or is damaged.
 
-    Raises OSError for what is not a regular file.
+    Raises OSError for anything but a regular file.
     """
     try:
         data = read_bytes(path)
@@ -108,7 +108,7 @@ FILE = "metrics.csv"
 
 
 def lost_rows(folder: Path, step: int, logged: tuple[int, int]) -> str | None:
-    """What a run's metrics.csv lacks of the rows up to `step`, or None.
+    """Return a sentence about rows up to `step` that a run's metrics.csv lacks, or None.
 
     logged: how many rows there were at that step, and the step of the last one
     """
@@ -172,7 +172,7 @@ class MetricsWriter:
         self._rewrite(merge_steps(rows))
 
     def rows(self) -> list[Row]:
-        """All rows so far, those not written yet included."""
+        """Return all rows so far, unwritten ones included."""
         return merge_steps([*read_metrics(self.path), *self._pending])
 
     def sync(self) -> None:

@@ -13,7 +13,7 @@ class AlreadyDoneError(UserError):
     """The requested run is already done and nothing was started; the command exits with code 0."""
 
     def __init__(self, folder: RunFolder, changed: Sequence[str] = ()) -> None:
-        """changed: packages of the user's own whose code is another one by now"""
+        """changed: packages of the user's own with other code by now"""
         note = f"; the code of {', '.join(changed)} has changed since" if changed else ""
         super().__init__(f"{folder.path} is already done{note}; force=true runs it again (the old run is kept)")
         self.folder = folder

@@ -1,4 +1,4 @@
-"""What people add to a run: tags, a note, whether it is archived. No run reads it; no identity depends on it."""
+"""Notes that people add to a run: tags, a text, whether it is archived. No run reads it; no identity depends on it."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class SamplePredictions:
             int32, the text of the split that the sequence is from, or its own index where texts are not known
         slice (n,) int32, the number of the part of a mixture, or of the slice, that each sample is of; absent where the
             data has none
-    meta: part, weights, step, of (samples of the pass, of which n are kept), classes (how many), slices (their names),
+    meta: part, weights, step, of (samples of the pass; n of them are kept), classes (how many), slices (their names),
         fingerprint
     """
 
@@ -107,7 +107,7 @@ def _check_size(archive: zipfile.ZipFile) -> None:
 
 
 def _check(kind: str, arrays: dict[str, np.ndarray]) -> None:
-    """Raise ValueError where the arrays are not those that `write_predictions` writes."""
+    """Raise ValueError if the arrays differ in kind from the ones that `write_predictions` writes."""
     import numpy as np
 
     count = len(arrays["sample"])

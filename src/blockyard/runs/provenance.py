@@ -61,7 +61,7 @@ class HostFacts(TypedDict):
 
 
 class Provenance(TypedDict):
-    """What a run depends on besides its config. versions: of packages; git: None outside a checkout"""
+    """The facts that a run depends on besides its config. versions: of packages; git: None outside a checkout"""
 
     time: str
     command: list[str]
@@ -72,7 +72,7 @@ class Provenance(TypedDict):
 
 
 def provenance(command: Sequence[str] | None = None) -> Provenance:
-    """What a run depends on besides its config, as plain JSON without secrets."""
+    """Return the facts that a run depends on besides its config, as plain JSON without secrets."""
     return {
         "time": now(),
         "command": redact_command(sys.argv if command is None else command),
@@ -84,7 +84,7 @@ def provenance(command: Sequence[str] | None = None) -> Provenance:
 
 
 def own_code(packages: Sequence[str]) -> dict[str, str]:
-    """A hash of the Python files of each package that a config allows, by which a change of them is seen."""
+    """Return a hash of the Python files of each package that a config allows: it changes with them."""
     hashes = {}
     for package in packages:
         try:
@@ -113,7 +113,7 @@ def versions() -> dict[str, str]:
 
 @cache
 def _version(name: str) -> str | None:
-    """Read once in a process, which keeps what it has imported."""
+    """Read once in a process: it keeps the code that it has imported."""
     try:
         return version(name)
     except PackageNotFoundError:

@@ -31,7 +31,7 @@ class Condition:
     text: str
 
     def holds(self, record: RunRecord) -> bool:
-        """Whether a run meets it; a run without the key meets only `!=`."""
+        """Return whether a run meets it; a run without the key meets only `!=`."""
         value = record.value(self.key)
         if self.sign in _ORDER:
             return finite(value) and _ORDER[self.sign](value, float(self.text))
@@ -90,7 +90,7 @@ def ordered(records: Sequence[RunRecord], key: str, *, descending: bool) -> list
 
 
 def direction(records: Sequence[RunRecord], metric: str) -> str:
-    """Whether a metric is better high or low, as the runs say. Raises UserError if none does."""
+    """Return the better direction of a metric, max or min, by the runs. Raises UserError if none has it."""
     for record in records:
         if record.directions.get(metric) in ("max", "min"):
             return record.directions[metric]

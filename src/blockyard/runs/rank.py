@@ -36,12 +36,12 @@ def rank_in(config: Node) -> int:
 
 
 def started_by_run() -> bool:
-    """Whether the main process of the run has started this one, rather than torchrun, srun or a user."""
+    """Return whether the main process of the run has started this one, rather than torchrun, srun or a user."""
     return "RANK" not in os.environ and "SLURM_PROCID" not in os.environ and bool(_number("LOCAL_RANK"))
 
 
 def restarted() -> bool:
-    """Whether torchrun started this process again after a failure (`--max-restarts`)."""
+    """Return whether torchrun started this process again after a failure (`--max-restarts`)."""
     return bool(_number("TORCHELASTIC_RESTART_COUNT"))
 
 

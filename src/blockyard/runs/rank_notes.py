@@ -1,6 +1,6 @@
-"""Notes in the run folder by which the processes of a run tell each other why they ended, a file each.
+"""Notes in the run folder: the processes of a run tell each other why they ended, a file each.
 
-The run's own status is for the main process to write. Where that one hangs or was killed, the notes are what is known.
+The run's own status is for the main process to write. If that one hangs or was killed, only the notes are known.
 """
 
 from __future__ import annotations

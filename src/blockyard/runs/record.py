@@ -11,10 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from blockyard.atomic_files import read_json, read_yaml_as_json
+from blockyard.atomic_files import read_yaml_as_json
 from blockyard.config.tree import Node
 from blockyard.errors import UserError
-from blockyard.runs.folder import CONFIG, RUN, SUMMARY
+from blockyard.runs.costs import costs
+from blockyard.runs.folder import CONFIG, RUN, SUMMARY, read_mapping
 from blockyard.runs.notes import FILE as NOTES
 from blockyard.runs.notes import read_notes
 from blockyard.runs.status import FILE as STATUS
@@ -31,7 +32,7 @@ class RunRecord:
 
     directions: max or min for each metric; choices: family -> choice
     config_json: the whole config, redacted as on disk; ten thousand are listed without a look into theirs
-    damage: why files of the run could not be read, or None; what they would have said is then missing
+    damage: why files of the run could not be read, or None; their facts are then missing
     sweep, arm: the sweeps with a cell that is this run, and the arm in each; empty until `cell_names` gives them
     """
 
@@ -90,7 +91,7 @@ class RunRecord:
         return node
 
     def plain(self) -> dict[str, Any]:
-        """As JSON writes it, with the config as a mapping."""
+        """Return the record as JSON writes it, with the config as a mapping."""
         fields = asdict(self) | {"tags": list(self.tags), "config": self.config}
         fields |= {"sweep": list(self.sweep), "arm": list(self.arm)}
         del fields["config_json"]
@@ -103,16 +104,12 @@ def read_record(path: Path) -> RunRecord:
 
     def content(name: str) -> dict[str, Any]:
         try:
-            value = read_json(path / name)
+            return read_mapping(path / name)
         except FileNotFoundError:
             return {}
         except (ValueError, OSError) as error:
             problems.append(str(error))
             return {}
-        if not isinstance(value, dict):
-            problems.append(f"{path / name} is damaged: expected a mapping")
-            return {}
-        return value
 
     try:
         config_json = read_yaml_as_json(path / CONFIG)
@@ -127,7 +124,7 @@ def read_record(path: Path) -> RunRecord:
     except UserError as error:
         problems.append(str(error))
         notes = None
-    parameters = _mapping(summary.get("parameters")).get("trainable")
+    parameters = costs(summary).get("parameters")
     return RunRecord(
         run=f"{path.parent.name}/{path.name}",
         state=status.state,
@@ -135,10 +132,10 @@ def read_record(path: Path) -> RunRecord:
         started=status.started,
         seconds=_seconds(status.started, status.ended),
         steps=status.step,
-        parameters=parameters if isinstance(parameters, int) else None,
-        metrics={str(k): float(v) for k, v in _mapping(summary.get("metrics")).items() if isinstance(v, int | float)},
-        directions={str(k): str(v) for k, v in _mapping(summary.get("directions")).items()},
-        choices={str(k): v for k, v in _mapping(facts.get("choices")).items() if isinstance(v, str | None)},
+        parameters=None if parameters is None else int(parameters),
+        metrics={name: float(v) for name, v in summary.get("metrics", {}).items() if isinstance(v, int | float)},
+        directions={name: str(direction) for name, direction in summary.get("directions", {}).items()},
+        choices={family: v for family, v in facts.get("choices", {}).items() if isinstance(v, str | None)},
         config_json=config_json,
         tags=notes.tags if notes else (),
         note=notes.note if notes else "",
@@ -155,10 +152,6 @@ def _seconds(started: str | None, ended: str | None) -> float | None:
         return None
 
 
-def _mapping(value: Any) -> dict[Any, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def _leaves(node: Node, prefix: str = "") -> Iterator[str]:
     for key, value in node.items():
         yield f"{prefix}{key}"
@@ -167,5 +160,5 @@ def _leaves(node: Node, prefix: str = "") -> Iterator[str]:
 
 
 def finite(value: Any) -> bool:
-    """Whether a value can be sorted and compared as a number."""
+    """Return whether a value can be sorted and compared as a number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

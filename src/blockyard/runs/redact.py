@@ -51,7 +51,7 @@ _NOT_SECRET = frozenset({"auto", "none", "null", "true", "false", "default", "di
 
 
 def is_secret_key(key: str) -> bool:
-    """Whether an option of this name must not be written."""
+    """Return whether an option of this name must not be written."""
     return bool(_KEY.search(key))
 
 

@@ -1,4 +1,4 @@
-"""The names of files with results of a run, which `blockyard eval` writes into the run's folder.
+"""The names of files with results of a run; `blockyard eval` writes them into the run's folder.
 
 predictions-test                 of the weights and the data that the run's summary is about
 predictions-test-last            of other weights; -best@ema, of an average of them
@@ -26,7 +26,7 @@ def result_stem(loaded: Loaded, kind: str, part: str, *options: str) -> str:
 
 
 def is_own(loaded: Loaded) -> bool:
-    """Whether the weights and the data of a run in memory are those of its summary; True where it has none."""
+    """Return whether a run in memory has the weights and the data of its summary; True without a summary."""
     return _has_own_weights(loaded) and _has_own_data(loaded)
 
 
@@ -36,9 +36,8 @@ def _has_own_weights(loaded: Loaded) -> bool:
 
 def _has_own_data(loaded: Loaded) -> bool:
     for record in (loaded.folder.summary(), loaded.folder.facts()):
-        data = record.get("data")
-        if isinstance(data, dict) and data.get("fingerprint"):
-            return bool(data["fingerprint"] == loaded.data.fingerprint())
+        if fingerprint := record.get("data", {}).get("fingerprint"):
+            return bool(fingerprint == loaded.data.fingerprint())
     return True
 
 

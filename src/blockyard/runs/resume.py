@@ -74,7 +74,7 @@ def reopen(
             check_moved(folder, here)
         note = differences(folder, config)
         take_over(folder, config, command, retry_failed=True)
-        choices = folder.facts().get("choices") or {}
+        choices = folder.facts().get("choices", {})
         if chosen := {key: value for key, value in values.items() if key in choices and value != choices[key]}:
             folder.add_facts({"choices": {**choices, **chosen}})
         folder.config = here  # config.yaml keeps the path that the identity is of
@@ -92,7 +92,7 @@ def reopen(
 def apply(folder: RunFolder, overrides: Mapping[str, Any], config_dirs: Sequence[str] = ()) -> tuple[Node, list[str]]:
     """The frozen config with the incidental `overrides`, and one line for each that is refused."""
     frozen = folder.config
-    choices = folder.facts().get("choices") or {}
+    choices = folder.facts().get("choices", {})
     config, refused = copy.deepcopy(frozen), []
     frozen_identity = identity(frozen)
     # Choices first: an option may belong to the new choice.
@@ -124,12 +124,12 @@ def apply(folder: RunFolder, overrides: Mapping[str, Any], config_dirs: Sequence
 
 
 def differences(folder: RunFolder, config: Node) -> str | None:
-    """What changed in versions, own code, machine and `config`; None where nothing did.
+    """Return a sentence about changes in versions, own code, machine and `config`; None if there are none.
 
     Where something changed, the run may not equal an uninterrupted one.
     """
     facts = folder.facts()
-    old = {**(facts.get("versions") or {}), **_machine(facts.get("host") or {})}
+    old = {**facts.get("versions", {}), **_machine(facts.get("host", {}))}
     new = {**versions(), **_machine(host_facts())}
     changed = [
         f"{name} was {old[name]} and is {new.get(name)}"

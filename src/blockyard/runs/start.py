@@ -102,7 +102,7 @@ def create_run(
 
 
 def discard(run: RunFolder) -> None:
-    """Remove a locked folder that this process created and in which no step was taken; put back what it replaced.
+    """Remove a locked folder that this process created, if no step was taken in it; put back the replaced one.
 
     A folder that was there before stays as it is.
     """
@@ -125,7 +125,7 @@ def take_over(
     choices: Mapping[str, str | None] | None = None,
     retry_failed: bool = False,
 ) -> None:
-    """Resume an existing, locked run under `config`, whose semantic part must equal the frozen one.
+    """Resume an existing, locked run under `config`; its semantic part must equal the frozen one.
 
     Options that may change (loggers, devices, workers) are frozen again; their old values go to run.json.
     Raises AlreadyDoneError, or FailedBeforeError unless `retry_failed`; a run that was refused before its first step
@@ -193,14 +193,14 @@ def _clear_damaged(
 
 
 def _own_code(config: Node) -> dict[str, dict[str, str]]:
-    """What run.json has of the packages that a config allows; nothing where there are none."""
+    """Return the entry of run.json about the packages that a config allows; empty if there are none."""
     hashes = own_code(allow_of(config))
     return {"own_code": hashes} if hashes else {}
 
 
 def changed_code(run: RunFolder, config: Node) -> list[str]:
-    """The allowed packages whose code is not that of a run; those that it did not record are left out."""
-    recorded = run.facts().get("own_code") or {}
+    """Return the allowed packages with other code than the run's; packages that it did not record are left out."""
+    recorded = run.facts().get("own_code", {})
     return [name for name, code in own_code(allow_of(config)).items() if recorded.get(name, code) != code]
 
 

@@ -48,7 +48,7 @@ class Status:
 
     @property
     def finished(self) -> bool:
-        """Whether the run is done."""
+        """Return whether the run is done."""
         return self.state == "done"
 
     def __str__(self) -> str:
@@ -115,8 +115,8 @@ def diverged(state: str, reason: str | None) -> bool:
 def reason_of(error: BaseException) -> str:
     """The type of an error and the first line of its text, without secrets, with control characters escaped.
 
-    Of an error in a worker process of a loader it is the last line, which says what happened there. The text of an
-    error may be anything: an error whose `__str__` raises is named by its type.
+    Of an error in a worker process of a loader it is the last line, with the error there. The text of an
+    error may be anything: an error with a `__str__` that raises is named by its type.
     """
     used_up = False
     try:

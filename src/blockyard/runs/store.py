@@ -66,14 +66,12 @@ class Entry:
         arm = self.path.parent.name
         label, _, digits = arm.rpartition("-")
         facts = self.folder.facts()
-        wandb = facts.get("wandb")
-        names = (self.name, arm, label, digits, self.folder.config.get("name"), facts.get("identity"))
-        ids = (wandb.get("id"),) if isinstance(wandb, dict) else ()
-        return tuple(str(name) for name in (*names, *ids) if name)
+        recorded = (self.folder.config.get("name"), facts.get("identity"), facts.get("wandb", {}).get("id"))
+        return tuple(str(name) for name in (self.name, arm, label, digits, *recorded) if name)
 
 
 def runs(outputs: str | os.PathLike[str] = "outputs") -> list[Entry]:
-    """Every run under `outputs`, latest first, without those that force=true moved aside."""
+    """Return every run under `outputs`, latest first, without the runs that force=true moved aside."""
     root = local_path(outputs, "outputs")
     if not root.is_dir():
         return []
@@ -90,7 +88,7 @@ def find(run: str | os.PathLike[str], outputs: str | os.PathLike[str] = "outputs
 
     option: that named it, for messages
 
-    `NAME/s3` or `ID/s3` selects one seed of an arm. Of a run and those that go on from it with a longer budget, the
+    `NAME/s3` or `ID/s3` selects one seed of an arm. Of a run and the runs that go on from it with a longer budget, the
     last is taken, and a warning says so. Raises UserError listing the candidates if it is not unique.
     """
     text = str(run).strip().rstrip("/") or str(run).strip()

@@ -1,6 +1,6 @@
 """Weights by name in safetensors files: read whole or refused, written atomically. They hold no code.
 
-A folder of a run may hold `model.safetensors` in the place of checkpoints: what `blockyard import` and
+A folder of a run may hold `model.safetensors` in the place of checkpoints: the output of `blockyard import` and
 `blockyard export format=safetensors` write.
 """
 
@@ -51,7 +51,7 @@ def shapes_of(paths: Iterable[Path]) -> dict[str, tuple[int, ...]]:
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor], facts: Mapping[str, str] | None = None) -> None:
-    """Write tensors by name; those that share memory are written once each. Raises OSError.
+    """Write tensors by name; shared memory is written once. Raises OSError.
 
     facts: texts in the header of the file
     """
@@ -80,7 +80,7 @@ INDEX = "model.safetensors.index.json"
 
 
 def files_of_folder(folder: Path) -> list[Path]:
-    """The safetensors files of a folder: those that its index names, or all. Raises UserError for a bad index."""
+    """Return the safetensors files of a folder: the ones in its index, or all. Raises UserError for a bad index."""
     index = folder / INDEX
     if not index.is_file():
         return sorted(folder.glob("*.safetensors"))

@@ -1,4 +1,4 @@
-"""The linear warm-up that every schedule starts with, and lengths in steps or shares of the run."""
+"""The linear warm-up at the start of every schedule, and lengths in steps or shares of the run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Length = CountOrZero | NonNegative
 
 
 def to_steps(length: int | float, total: int) -> int:
-    """A length in steps, of `total`: an int counts them, a float is a share, rounded down."""
+    """Return a length in steps. An int counts steps, a float is a share of `total`, rounded down."""
     return length if isinstance(length, int) else int(length * total)
 
 
@@ -28,7 +28,7 @@ def check_length(key: str, length: int | float) -> None:
 
 
 def progress(step: int, start: int, total: int) -> float:
-    """The position of `step` between `start` (0.0) and `total` (1.0), clamped to that range."""
+    """Return the position of `step` between `start` (0.0) and `total` (1.0), clamped to that range."""
     if total <= start:
         return 1.0 if step >= total else 0.0
     return min(max((step - start) / (total - start), 0.0), 1.0)
@@ -52,14 +52,16 @@ class WarmedUp(Schedule):
         rate.
         """
         warmup = to_steps(self.warmup, total)
-        return (step + 1) / (warmup + 1) if step < warmup else self.after_warmup(step, warmup, total)
+        if step < warmup:
+            return (step + 1) / (warmup + 1)
+        return self.after_warmup(step, warmup, total)
 
     @abstractmethod
     def after_warmup(self, step: int, warmup: int, total: int) -> float:
         """Return the factor at `step`, of `total`, after `warmup` steps of warm-up."""
 
     def remarks(self, total: int) -> Iterator[str]:
-        """Yield that the run ends before the warm-up does."""
+        """Yield a sentence if the run ends before the warm-up does."""
         warmup = to_steps(self.warmup, total)
         if warmup >= total:
             highest = self.factor(total - 1, total)

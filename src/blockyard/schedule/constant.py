@@ -11,11 +11,7 @@ from blockyard.schedule._warmup import Length, WarmedUp
 
 
 class Constant(WarmedUp):
-    """No decay.
-
-    Options:
-        warmup: length of the linear warm-up, in steps (an int) or as a share of the run (a float below 1)
-    """
+    """No decay."""
 
     def __init__(self, *, warmup: Length = 0) -> None:
         super().__init__(warmup=warmup)

@@ -26,8 +26,8 @@ class CosineRestarts(WarmedUp):
 
     Options:
         period: length of the first cycle, in steps (an int) or as a share of the run (a float below 1)
-        multiplier: each cycle is so many times as long as the one before it
-        peak: each cycle starts at so much of the factor that the one before it started at
+        multiplier: length of a cycle over the length of the cycle before it
+        peak: factor at the start of a cycle over the factor at the start of the cycle before it
         final: factor that each cycle falls to
     """
 
@@ -54,13 +54,16 @@ class CosineRestarts(WarmedUp):
         """Return the factor at `step`, of `total`, after `warmup` steps of warm-up."""
         index, since, length = self._cycle(step - warmup, max(to_steps(self.period, total), 1))
         decay = (1 + math.cos(math.pi * since / length)) / 2
-        return self.final + (max(self.peak**index, self.final) - self.final) * decay
+        start = max(self.peak**index, self.final)  # a late cycle never rises from below its end
+        return self.final + (start - self.final) * decay
 
     def _cycle(self, step: int, length: int) -> tuple[int, int, int]:
-        """The number of the cycle that `step` is in, the steps since it began, and its length."""
+        """Return the index of the cycle of `step`, the steps since it began, and its length."""
         if self.multiplier == 1:
             return step // length, step % length, length
         index = 0
         while step >= length:
-            index, step, length = index + 1, step - length, length * self.multiplier
+            index += 1
+            step -= length
+            length *= self.multiplier
         return index, step, length

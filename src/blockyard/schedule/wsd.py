@@ -46,4 +46,6 @@ class WSD(Decaying):
         """Return the factor at `step`, of `total`, after `warmup` steps of warm-up."""
         start = max(total - to_steps(self.decay, total), warmup)
         p = progress(step, start, total)
-        return 1 - (1 - self.final) * (math.sqrt(p) if self.shape == "sqrt" else p)
+        if self.shape == "sqrt":
+            p = math.sqrt(p)
+        return 1 - (1 - self.final) * p

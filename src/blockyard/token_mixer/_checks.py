@@ -1,4 +1,4 @@
-"""Checks that token mixers share: what a mixer does not declare, it refuses, at construction and at every call."""
+"""Checks that token mixers share: a mixer refuses what its traits do not declare, when built and at every call."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from blockyard.contracts import Context, Memory, Seq, TokenMixer, Traits
 
 
 def check_context(mixer: TokenMixer, ctx: Context) -> None:
-    """Raise ValueError where `ctx` requires what the mixer, with its options, does not support.
-
-    Blocks leave out the branch of an empty mixer: whether another layer mixes class and register tokens is seen when
-    the model is built.
-    """
-    check_traits(type(mixer).__name__, mixer.traits, replace(ctx, num_prefix=0) if mixer.empty else ctx)
+    """Raise ValueError if `ctx` requires something that the mixer does not support with its options."""
+    if mixer.empty:
+        # A block leaves the branch of an empty mixer out. Another layer may mix class and register tokens, which is
+        # checked once the model is built.
+        ctx = replace(ctx, num_prefix=0)
+    check_traits(type(mixer).__name__, mixer.traits, ctx)
 
 
 def check_decodes(causal: bool) -> None:
-    """Raise ValueError for a cache of a bidirectional mixer, whose outputs depend on later tokens."""
+    """Raise ValueError for a cache of a bidirectional mixer: its outputs depend on later tokens."""
     if not causal:
         raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
 
@@ -32,7 +32,7 @@ def check_one_document(mixer: TokenMixer, seq: Seq, cache: Any) -> None:
 
 
 def check_traits(name: str, traits: Traits, ctx: Context) -> None:
-    """The same check for a mixer that is known by its name and traits."""
+    """Raise ValueError if `ctx` requires something that the traits of a mixer of this name do not have."""
     issues = []
     if ctx.causal and not traits.causal:
         issues.append("cannot be causal: use model=encoder or a causal token mixer")
@@ -55,7 +55,7 @@ def check_traits(name: str, traits: Traits, ctx: Context) -> None:
 
 
 def check_call(mixer: TokenMixer, traits: Traits, seq: Seq, cache: Any, memory: Memory | None) -> None:
-    """Raise ValueError where the arguments of a call hold something that the mixer would have to ignore."""
+    """Raise ValueError if an argument of a call is something that the mixer would have to ignore."""
     name = f"token_mixer {type(mixer).__name__}"
     if seq.valid is not None and not traits.padding:
         raise ValueError(f"{name} cannot leave padding out; pass sequences of one length, without lengths")
@@ -76,7 +76,7 @@ def check_call(mixer: TokenMixer, traits: Traits, seq: Seq, cache: Any, memory: 
 
 
 def key_heads(ctx: Context, num_kv_heads: int | None) -> int:
-    """Return the number of key heads. Raises ValueError where it does not divide that of query heads."""
+    """Return the number of key heads. Raises ValueError unless it divides the number of query heads."""
     kv_heads = ctx.heads if num_kv_heads is None else num_kv_heads
     if kv_heads < 1 or ctx.heads % kv_heads:
         divisors = ", ".join(str(h) for h in range(1, ctx.heads + 1) if ctx.heads % h == 0)
@@ -87,7 +87,7 @@ def key_heads(ctx: Context, num_kv_heads: int | None) -> int:
 
 
 def check_length(mixer: TokenMixer, length: int, x: Tensor) -> None:
-    """Raise ValueError where x (B, N, C) has another number of tokens than the mixer has weights for."""
+    """Raise ValueError unless x (B, N, C) has as many tokens as the mixer has weights for."""
     if x.shape[1] != length:
         raise ValueError(
             f"token_mixer {type(mixer).__name__} was built for {length} tokens and got {x.shape[1]}; pass inputs of "

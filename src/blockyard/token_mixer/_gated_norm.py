@@ -1,4 +1,4 @@
-"""What recurrent mixers do with the output of each head: an RMS norm, then a gate computed from the token.
+"""The output stage of recurrent mixers: an RMS norm of each head, then a gate computed from the token.
 
 Source: Sun et al. 2023, Retentive Network (arXiv 2307.08621), eq. 8
 Reference: transformers Qwen3NextRMSNormGated, KimiLinearRMSNormGated
@@ -21,7 +21,7 @@ OutputGate = Literal["none", "silu", "sigmoid"]
 
 
 class GatedNorm(nn.Module):
-    """forward(x, gate) -> (..., V), for x (..., V) and a gate of that shape, or None where it is `none`.
+    """forward(x, gate) -> (..., V), for x (..., V) and a gate of that shape, or None without a gate.
 
     The heads share a gain for each of their channels.
     """
@@ -30,11 +30,12 @@ class GatedNorm(nn.Module):
 
     def __init__(self, width: int, gate: OutputGate, eps: float) -> None:
         super().__init__()
-        self.gate, self.eps = gate, eps
+        self.gate = gate
+        self.eps = eps
         self.weight = nn.Parameter(torch.empty(width))
 
     def init_weights(self, init: Init) -> None:
-        """Gain one."""
+        """Set the gain to one."""
         init.ones("weight")
 
     def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
@@ -43,4 +44,7 @@ class GatedNorm(nn.Module):
         if self.gate == "none":
             return x
         assert gate is not None
-        return x * (F.silu if self.gate == "silu" else torch.sigmoid)(gate.to(x.dtype))
+        gate = gate.to(x.dtype)
+        if self.gate == "silu":
+            return x * F.silu(gate)
+        return x * torch.sigmoid(gate)

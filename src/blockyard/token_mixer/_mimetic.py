@@ -1,4 +1,4 @@
-"""Initial weights of attention whose products are near the identity, as those of trained vision transformers are.
+"""Initial weights of attention with products near the identity, as trained vision transformers have them.
 
 Source: Trockman and Kolter 2023, Mimetic Initialization of Self-Attention Layers (arXiv 2305.09828), section 4
 Reference: the products of the weights, in the tests
@@ -18,33 +18,40 @@ from torch import Tensor
 from blockyard.contracts import Context
 from blockyard.weight_init import Init
 
-# Of queries and keys, and of values and output.
+# The shares a of queries and keys, and b of values and output.
 Shares = tuple[Annotated[float, Gt(0), Le(1)], Annotated[float, Gt(0), Le(1)]]
 
 
 def check_mimetic(ctx: Context, options: dict[str, bool]) -> None:
-    """Raise ValueError where an option leaves no two square products. options: whether it does, by its text."""
+    """Raise ValueError for an option that changes the shape or the size of the projections.
+
+    options: by the text of an option, True if it is set
+    """
     options = options | {
         "model.zero_branches=true": ctx.zero_branches,
         "parametrization=mup": ctx.parametrization.scales,
         "a block with initial weights of its own (deepnorm)": ctx.gain is not None,
     }
-    if bad := [text for text, breaks in options.items() if breaks]:
-        raise ValueError(f"token_mixer.mimetic sets the products of whole projections; it does not go with {bad[0]}")
+    for text, is_set in options.items():
+        if is_set:
+            raise ValueError(f"token_mixer.mimetic sets the products of whole projections; it does not go with {text}")
 
 
 def fill(init: Init, ctx: Context, shares: tuple[float, float]) -> None:
-    """Fill proj_in.weight (3D, D), of queries, keys and values, and proj_out.weight (D, D) of an attention."""
-    dim, width = ctx.dim, ctx.head_dim
+    """Fill proj_in.weight (3D, D) of queries, keys and values, and proj_out.weight (D, D), of an attention."""
+    dim = ctx.dim
+    width = ctx.head_dim
 
     def noise(name: str) -> Tensor:
         return torch.randn(dim, dim, generator=init.generator(name), dtype=torch.float64) / dim**0.5
 
     def factors(name: str, share: float, sign: float) -> tuple[Tensor, Tensor]:
+        # Both factors get sqrt(S), so that neither map is larger than the other.
         u, s, vt = torch.linalg.svd(share * (noise(name) + sign * torch.eye(dim, dtype=torch.float64)))
         return u * s.sqrt(), s.sqrt()[:, None] * vt
 
     def projected() -> Tensor:
+        # The product of a head has rank K: the largest K singular values are its best approximation.
         pairs = [factors(f"head{head}", shares[0], 1.0) for head in range(ctx.heads)]
         queries = [left[:, :width].T for left, _ in pairs]
         keys = [right[:width] for _, right in pairs]

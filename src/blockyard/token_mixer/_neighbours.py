@@ -1,7 +1,7 @@
 """The neighbour at a fixed offset from every token: by order on a line, by coordinates on a grid.
 
 An offset is (later,) on a line and (down, right) on a grid. Padding, other segments and the outside hold no
-neighbours. Where the tokens are not a full grid, neighbours are found by comparing coordinates, in O(N^2).
+neighbours. If the tokens are not a full grid, neighbours are found by comparing coordinates, in O(N^2).
 """
 
 from __future__ import annotations
@@ -16,39 +16,44 @@ from blockyard.contracts import Seq, TokenSpec
 
 
 def offsets(size: int, axes: int, causal: bool) -> list[tuple[int, ...]]:
-    """Offsets of a centred neighbourhood; on a causal line the last `size`, on a causal grid none that is later."""
+    """Return the offsets of a centred neighbourhood: on a causal line the last `size`, on a causal grid none later."""
     if axes == 1 and causal:
         return [(offset,) for offset in range(1 - size, 1)]
     reach = size // 2
-    return [step for step in product(range(-reach, reach + 1), repeat=axes) if not causal or step <= (0,) * axes]
+    steps = product(range(-reach, reach + 1), repeat=axes)
+    # A grid is read row by row, so that tuples compare as the order of the tokens does.
+    return [step for step in steps if not causal or step <= (0,) * axes]
 
 
 def check_size(name: str, size: int, axes: int, causal: bool) -> None:
-    """Raise ValueError where a centred neighbourhood would have no middle."""
+    """Raise ValueError if a centred neighbourhood would have no middle."""
     if size % 2 == 0 and not (causal and axes == 1):
         raise ValueError(f"token_mixer.{name}={size} must be odd to have a middle; use {size + 1}")
 
 
 def cache_window(size: int, tokens: TokenSpec) -> int:
-    """How many past tokens a causal neighbourhood can reach, and a cache has to keep."""
+    """Return the number of past tokens that a causal neighbourhood can reach and a cache has to keep."""
     reach = size // 2
     if tokens.axes == 1:
         return size - 1
-    return reach * tokens.grid[1] + reach if tokens.raster else tokens.max_len
+    if tokens.raster:
+        return reach * tokens.grid[1] + reach  # `reach` rows above, and to the left
+    return tokens.max_len
 
 
 def full_grid(seq: Seq, axes: int) -> bool:
-    """Whether the tokens, in order, fill a grid of `axes` axes."""
+    """Return whether the tokens, in order, fill a grid of `axes` axes."""
     return seq.grid is not None and len(seq.grid) == axes and seq.num_prefix == 0
 
 
 def at_offset(
     x: Tensor, seq: Seq, offset: tuple[int, ...], k_seq: Seq | None = None, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The neighbour at `offset` of each token of `seq`, or zero: (B, N, C), and whether there is one: (B|1, N, 1).
+    """Return the neighbour at `offset` of each token, or zero: (B, N, C), and a mask of the existing ones: (B|1, N, 1).
 
-    x (B, M, C) holds the tokens of `k_seq`, which end with those of `seq`; None means `seq` itself.
-    causal: later tokens are no neighbours; it matters where tokens of a grid do not follow each other row by row
+    x: (B, M, C), the tokens of `k_seq`; the last N of them are the tokens of `seq`
+    k_seq: None means `seq` itself
+    causal: later tokens are no neighbours; needed for a grid that is not read row by row
     """
     k_seq = seq if k_seq is None else k_seq
     if k_seq.valid is not None:
@@ -70,8 +75,10 @@ def at_offset(
 
 
 def _on_line(x: Tensor, seq: Seq, offset: int, k_seq: Seq) -> tuple[Tensor, Tensor]:
-    size, past = len(seq), len(k_seq) - len(seq)
-    before, after = max(0, -offset - past), max(0, offset)
+    size = len(seq)
+    past = len(k_seq) - len(seq)
+    before = max(0, -offset - past)  # zeros in front, if the offset reaches back beyond the cached tokens
+    after = max(0, offset)
 
     def shift(values: Tensor) -> Tensor:
         values = F.pad(values, (0, 0, before, after))

@@ -2,10 +2,11 @@
 
 Source: Vaswani et al. 2017, Attention Is All You Need (arXiv 1706.03762), section 3.2.2, for three linear maps; without
     any of them Ramsauer et al. 2020, Hopfield Networks is All You Need (arXiv 2008.02217), eq. 3; He and Hofmann 2023,
-    Simplifying Transformer Blocks (arXiv 2311.01906), section 4.2, leave out those of values and output
+    Simplifying Transformer Blocks (arXiv 2311.01906), section 4.2, leave out the maps of values and output
 Reference: torch.nn.MultiheadAttention with kdim and vdim, which has three matrices
-Equation: q = W_Q f_Q(x), k = W_K f_K(x), v = W_V f_V(x); without a map f(x) = x, and left out of `project` W = 1
-Cost: that of the maps; three products of a third of the width each where one would do
+Equation: q = W_Q f_Q(x), k = W_K f_K(x), v = W_V f_V(x); without a map f(x) = x, and without a
+    projection W = 1
+Cost: that of the maps; three products of a third of the width in place of one
 
     fused                          fused=false            project=[output]       map=M, project=[output]
 
@@ -33,11 +34,11 @@ TokenMap = Callable[[Context], ChannelMixer]
 
 
 class Projections(nn.Module):
-    """Each part of what attention reads: forward(x, seq) -> queries, keys, values and what else there is.
+    """The inputs of attention as separate maps: forward(x, seq) -> queries, keys, values and gates.
 
-    widths: of queries, keys, values and what follows them; a part of width 0 has no map and is empty
-    project: the parts that have a linear map, of `INPUTS`; what follows them always has one
-    token_map: the factory of the maps in front of them, one each; None leaves the token itself there
+    widths: widths of queries, keys, values and gates; a part of width 0 has no map and is empty
+    project: names of the parts of `INPUTS` with a linear map; gates always have one
+    token_map: the factory of a map in front of queries, keys and values, one for each; None leaves the token itself
     """
 
     def __init__(
@@ -50,11 +51,13 @@ class Projections(nn.Module):
         token_map: TokenMap | None,
     ) -> None:
         super().__init__()
-        # A ModuleDict has methods `keys` and `values`, so that no part of it can have these names.
+        # A ModuleDict has methods `keys` and `values`, so no part of it can have these names.
         self.names = ["query", "key", "value", *(f"further_{index}" for index in range(len(widths) - 3))]
-        self.widths, self.dim = list(widths), ctx.dim
-        plain = replace(ctx, gain=1.0)  # what it gives is no branch of the stream, and starts as large as the token
-        self.maps, self.linear = nn.ModuleDict(), nn.ModuleDict()
+        self.widths = list(widths)
+        self.dim = ctx.dim
+        plain = replace(ctx, gain=1.0)  # the output is no branch of the stream: it starts as large as the token
+        self.maps = nn.ModuleDict()
+        self.linear = nn.ModuleDict()
         for index, (name, width) in enumerate(zip(self.names, widths, strict=True)):
             if width and index < len(INPUTS) and token_map is not None:
                 self.maps[name] = token_map(plain)
@@ -66,7 +69,7 @@ class Projections(nn.Module):
         return [self.part(index, x, seq) for index in range(len(self.widths))]
 
     def part(self, index: int, x: Tensor, seq: Seq) -> Tensor:
-        """One of them: (B, N, D) -> (B, N, width)."""
+        """Return one part: (B, N, D) -> (B, N, width)."""
         name = self.names[index]
         if not self.widths[index]:
             return x[..., :0]
@@ -75,7 +78,7 @@ class Projections(nn.Module):
         return self.linear[name](x) if name in self.linear else x
 
     def matrices(self) -> list[Tensor]:
-        """The linear map of each part (width, D), the identity where it has none; whatever is in front is left out."""
+        """Return the linear map (width, D) of each part, the identity without one; `token_map` is not in it."""
         matrices = []
         for name, width in zip(self.names, self.widths, strict=True):
             if name in self.linear:
@@ -87,7 +90,7 @@ class Projections(nn.Module):
 
 
 def one_product(project: Sequence[str] = ALL, fused: bool = True, token_map: Any = None) -> bool:
-    """Whether queries, keys and values are one linear map of the token under these options of attention."""
+    """Return whether queries, keys and values are one linear map of the token under these options of attention."""
     return fused and token_map is None and {*INPUTS} <= {*project}
 
 
@@ -101,18 +104,18 @@ def check_projections(
     tied_kv: bool,
     bias: bool,
 ) -> None:
-    """Raise ValueError where an option has no effect, or a part without a projection has another width than x.
+    """Raise ValueError if an option has no effect, or a part without a projection has another width than x.
 
-    widths: of each part, 0 where another layer or part has it
+    widths: the width of each part, 0 if it is computed by another layer or part
     """
     listed = f"token_mixer.project=[{','.join(project)}]"
     if list(project) != [name for name in ALL if name in project]:
         raise ValueError(f"{listed}: list each of {', '.join(ALL)} at most once, in this order")
     apart = token_map is not None or not {*INPUTS} <= {*project}
     if not fused and apart:
+        reason = listed if token_map is None else "map"
         raise ValueError(
-            f"token_mixer.fused=false: with {'map' if token_map is not None else listed} they are apart already, so it "
-            "has no effect; leave fused out"
+            f"token_mixer.fused=false: with {reason} they are apart already, so it has no effect; leave fused out"
         )
     if tied_kv and "values" not in project:
         raise ValueError(f"{listed}: with tied_kv=true values are the keys, without a projection; list values")
@@ -132,7 +135,7 @@ def check_projections(
 
 
 def _check_map(token_map: TokenMap) -> None:
-    """Raise ValueError for a map whose output for a token depends on other tokens."""
+    """Raise ValueError for a map that is empty or mixes tokens."""
     node: Any = token_map
     if node.func.empty:
         raise ValueError(f"token_mixer.map: {node.func.__name__} maps nothing; use null")

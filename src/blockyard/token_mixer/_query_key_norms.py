@@ -1,4 +1,4 @@
-"""Norms of queries and keys, which bound the scores: over a head, over all heads, of a layer norm, or a cosine.
+"""Norms of queries and keys that bound the scores: over a head, over all heads, by a layer norm, or a cosine.
 
 Source: Dehghani et al. 2023, ViT-22B (arXiv 2302.05442), section 2, for `layer`; Gemma Team 2025, Gemma 3
     (arXiv 2503.19786), for `head`; OLMo Team 2024, 2 OLMo 2 Furious (arXiv 2501.00656), section 3.3.2, for `full`;
@@ -27,10 +27,10 @@ from blockyard.weight_init import Init
 
 NormOfHeads = bool | Literal["none", "head", "full", "layer", "cosine"]
 QueryKeyNorm = bool | Literal["none", "head", "full", "layer", "cosine", "sphere"]
-# What `true` and `false` stand for, which runs have from when there was one norm.
+# Configs from when there was a single norm have `true` and `false` in place of names.
 SAME_NORMS = {"none": False, "head": True}
 EPS = 1e-6
-LARGEST = 100.0  # factor on cosines
+LARGEST = 100.0  # factor on cosines, as in Swin V2
 
 
 class HeadNorm(nn.RMSNorm):
@@ -40,15 +40,16 @@ class HeadNorm(nn.RMSNorm):
         super().__init__(head_dim, eps=EPS)
 
     def init_weights(self, init: Init) -> None:
-        """Gain one."""
+        """Set the gain to one."""
         init.ones("weight")
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (B, H, N, K) -> (B, H, N, K). A gain of another dtype than x would rule out the fused kernel."""
+        """x (B, H, N, K) -> (B, H, N, K)."""
+        # A gain of another dtype than x would rule out the fused kernel.
         return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
     def linear_part(self, weights: Tensor) -> Tensor:
-        """Weights (H, K, D) of what is normalised, but for the factor of each token and head: (H, K, D)."""
+        """Return projection weights (H, K, D) as the norm leaves them, but for its factor of each token and head."""
         return self.weight.detach().to(weights)[:, None] * weights
 
 
@@ -63,17 +64,17 @@ class FullNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(heads * head_dim))
 
     def init_weights(self, init: Init) -> None:
-        """Gain one."""
+        """Set the gain to one."""
         init.ones("weight")
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, H, N, K) -> (B, H, N, K)."""
         joined = x.transpose(1, 2).flatten(2)  # (B, N, H K)
         normed = F.rms_norm(joined, self.weight.shape, self.weight.to(x.dtype), EPS)
-        return normed.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return normed.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, N, K)
 
     def linear_part(self, weights: Tensor) -> Tensor:
-        """As of `HeadNorm`."""
+        """Return the weights after the norm, as `HeadNorm.linear_part` does."""
         return self.weight.detach().to(weights).unflatten(0, (self.heads, -1))[..., None] * weights
 
 
@@ -87,7 +88,7 @@ class HeadLayerNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(head_dim))
 
     def init_weights(self, init: Init) -> None:
-        """Gain one."""
+        """Set the gain to one."""
         init.ones("weight")
 
     def forward(self, x: Tensor) -> Tensor:
@@ -95,14 +96,14 @@ class HeadLayerNorm(nn.Module):
         return F.layer_norm(x, self.weight.shape, self.weight.to(x.dtype), eps=EPS)
 
     def linear_part(self, weights: Tensor) -> Tensor:
-        """As of `HeadNorm`."""
+        """Return the weights after the norm, as `HeadNorm.linear_part` does."""
         return self.weight.detach().to(weights)[:, None] * (weights - weights.mean(1, keepdim=True))
 
 
 class CosineNorm(nn.Module):
-    """Vectors of length one in each head; those of queries times a trained factor for each head.
+    """Vectors of length one in each head; queries are also multiplied by a trained factor for each head.
 
-    heads: of queries; None for keys, which have no factor
+    heads: number of query heads; None for keys, which have no factor
     """
 
     roles: ClassVar[dict[str, Role]] = {"log_scale": "fixed"}
@@ -112,7 +113,7 @@ class CosineNorm(nn.Module):
         self.log_scale = None if heads is None else nn.Parameter(torch.empty(heads))
 
     def init_weights(self, init: Init) -> None:
-        """A factor of ten."""
+        """Set the factor to ten."""
         init.constant("log_scale", math.log(10.0))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -121,11 +122,12 @@ class CosineNorm(nn.Module):
         return x if self.log_scale is None else x * self._factor().to(x.dtype)
 
     def linear_part(self, weights: Tensor) -> Tensor:
-        """As of `HeadNorm`."""
+        """Return the weights after the norm, as `HeadNorm.linear_part` does."""
         return weights if self.log_scale is None else weights * self._factor().detach().to(weights)
 
     def _factor(self) -> Tensor:
         assert self.log_scale is not None
+        # Trained as a logarithm, so that the factor stays positive.
         return self.log_scale.clamp(max=math.log(LARGEST)).exp()[:, None, None]  # (H, 1, 1)
 
 
@@ -137,7 +139,7 @@ class UnitNorm(nn.Module):
         return F.normalize(x, dim=-1)
 
     def linear_part(self, weights: Tensor) -> Tensor:
-        """As of `HeadNorm`."""
+        """Return the weights after the norm, as `HeadNorm.linear_part` does."""
         return weights
 
 
@@ -156,7 +158,9 @@ def key_norm(kind: QueryKeyNorm, kv_heads: int, head_dim: int) -> nn.Module:
         return FullNorm(kv_heads, head_dim)
     if kind == "layer":
         return HeadLayerNorm(head_dim)
-    return HeadNorm(head_dim) if kind in (True, "head") else nn.Identity()
+    if kind in (True, "head"):
+        return HeadNorm(head_dim)
+    return nn.Identity()
 
 
 def linear_part(norm: nn.Module, weights: Tensor) -> Tensor:

@@ -1,4 +1,11 @@
-"""The recurrent mixer behind `rnn`, `gru` and `lstm`, and what others share with it: scans and both directions."""
+"""The recurrent mixer of `rnn`, `gru` and `lstm`, and the scans and directions that other mixers share with it.
+
+The scans compute h_t = a_t h_(t-1) + b_t over a whole sequence, in O(log N) steps instead of N. Step (a, b) followed by
+step (a', b') is the step (a a', a' b + b'), which is associative.
+
+Source: Blelloch 1990, Prefix Sums and Their Applications; the doubling form of Hillis and Steele 1986, Data Parallel
+    Algorithms
+"""
 
 from __future__ import annotations
 
@@ -15,16 +22,11 @@ from blockyard.ops.linear import residual
 from blockyard.token_mixer._caches import StateCache
 from blockyard.token_mixer._checks import check_call, check_context, check_decodes
 
-# h_t = a_t h_(t-1) + b_t over a whole sequence by an associative scan, in O(log N) steps instead of N.
-#
-# Source: Blelloch 1990, Prefix Sums and Their Applications; the doubling form of Hillis and Steele 1986,
-# Data Parallel Algorithms. Step (a, b) followed by step (a', b') is the step (a a', a' b + b').
-
 
 def scan(a: Tensor, b: Tensor) -> Tensor:
-    """Every state, starting from a zero state: a, b (B, N, C) -> (B, N, C)."""
+    """Return every state, from a zero state on: a, b (B, N, C) -> (B, N, C). O(N log N) work."""
     reach = 1
-    while reach < a.shape[1]:
+    while reach < a.shape[1]:  # (a, b) of a token is the joint step of the `reach` tokens up to it
         b = torch.cat([b[:, :reach], b[:, reach:] + a[:, reach:] * b[:, :-reach]], dim=1)
         a = torch.cat([a[:, :reach], a[:, reach:] * a[:, :-reach]], dim=1)
         reach *= 2
@@ -32,11 +34,13 @@ def scan(a: Tensor, b: Tensor) -> Tensor:
 
 
 def blocked_scan(a: Tensor, b: Tensor, block: int = 16) -> Tensor:
-    """The same as `scan` in O(N) work: token by token in all blocks in parallel, then from block to block."""
-    size, missing = a.shape[1], -a.shape[1] % block
+    """Return the states of `scan` in O(N) work: token by token in all blocks in parallel, then from block to block."""
+    size = a.shape[1]
+    missing = -size % block
     a = F.pad(a, (0, 0, 0, missing)).unflatten(1, (-1, block))  # (B, n, block, C)
     b = F.pad(b, (0, 0, 0, missing)).unflatten(1, (-1, block))
-    state, product = torch.zeros_like(b[:, :, 0]), torch.ones_like(a[:, :, 0])
+    state = torch.zeros_like(b[:, :, 0])  # (B, n, C), of each block from a zero state on
+    product = torch.ones_like(a[:, :, 0])  # (B, n, C), decays since the start of the block
     states, products = [], []
     for decay, added in zip(a.unbind(2), b.unbind(2), strict=True):
         state, product = decay * state + added, decay * product  # (B, n, C)
@@ -45,14 +49,15 @@ def blocked_scan(a: Tensor, b: Tensor, block: int = 16) -> Tensor:
     before = [torch.zeros_like(b[:, 0, 0])]
     for decay, added in zip(product.unbind(1)[:-1], state.unbind(1)[:-1], strict=True):
         before.append(decay * before[-1] + added)
+    # (B, n, block, C): the state before a block, decayed up to each of its tokens, is added to its own states.
     out = torch.stack(states, 2) + torch.stack(products, 2) * torch.stack(before, 1)[:, :, None]
-    return out.flatten(1, 2)[:, :size]
+    return out.flatten(1, 2)[:, :size]  # (B, N, C)
 
 
 def reverse(x: Tensor, valid: Tensor | None) -> Tensor:
-    """x (B, N, C) with the real tokens of each sequence in reverse order and padding still at the end.
+    """Return x (B, N, C) with the real tokens of each sequence in reverse order, padding still at the end.
 
-    Applied twice, it gives x back.
+    Applied twice, it returns x.
     """
     if valid is None:
         return x.flip(1)
@@ -71,13 +76,14 @@ def backwards(seq: Seq) -> Seq:
 def causal_states(
     a: Tensor, b: Tensor, seq: Seq, state: Tensor | None = None, *, scan: Callable[[Tensor, Tensor], Tensor] = scan
 ) -> Tensor:
-    """Every state of h_t = a_t h_(t-1) + b_t: a, b (B, N, C) -> (B, N, C).
+    """Return every state of h_t = a_t h_(t-1) + b_t: a, b (B, N, C) -> (B, N, C).
 
     Documents of a packed sequence start from the state after the prefix.
 
     state: (B, C), the state before the first token; None is zero
     """
     if state is not None:
+        # A first token that takes in the decayed state is the same recurrence from zero.
         b = torch.cat([b[:, :1] + a[:, :1] * state[:, None], b[:, 1:]], dim=1)
     if seq.segment is None or seq.num_prefix == 0:
         return scan(*restart(a, b, seq.segment))
@@ -102,7 +108,7 @@ class Recurrent(TokenMixer):
 
     Each document of a packed sequence starts from the state after the prefix, as it would in a sequence of its own.
 
-    cell: makes the cell of a direction
+    cell: the constructor of the cell of a direction
 
     Options:
         expansion: state channels, both directions together, as a multiple of model.dim
@@ -138,20 +144,21 @@ class Recurrent(TokenMixer):
         return self.proj_out(states)  # (B, N, D)
 
     def train(self, mode: bool = True) -> Recurrent:
-        """Leaves the cells in training mode: cuDNN computes gradients in no other, and they behave the same."""
+        """Set the mode of all but the cells, which stay in training mode."""
         super().train(mode)
+        # cuDNN computes gradients of a cell in training mode only. Without dropout both modes give the same.
         for cell in (self.ahead, self.back):
             if cell is not None:
                 cell.train()
         return self
 
     def init_cache(self, batch_size: int) -> StateCache:
-        """An empty state. Raises ValueError where outputs depend on the future."""
+        """Return an empty state. Raises ValueError for a bidirectional model, whose outputs depend on the future."""
         check_decodes(self.causal)
         return StateCache()
 
     def _states(self, x: Tensor, valid: Tensor | None) -> Tensor:
-        """The state at every token, read forwards and, where bidirectional, backwards: (B, N, E)."""
+        """Return the state at every token, forwards and, in a bidirectional model, backwards: (B, N, E)."""
         forwards, _ = self._run(self.ahead, x)
         if self.back is None:
             return forwards
@@ -159,27 +166,30 @@ class Recurrent(TokenMixer):
         return torch.cat([forwards, reverse(backwards, valid)], dim=-1)  # (B, N, E)
 
     def _run(self, cell: nn.RNNBase, x: Tensor, start: Any = None) -> tuple[Tensor, Any]:
-        """The states (B, N, E) and the last one; in float32 where a CPU has no LSTM in half precision."""
+        """Return the states (B, N, E) and the last one, in float32 on a CPU without an LSTM in half precision."""
         if self._in_float32 and x.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
             with torch.autocast("cpu", enabled=False):
                 return cell(x.float(), start)
         return cell(x, start)
 
     def _continue(self, x: Tensor, cache: StateCache) -> Tensor:
-        """The state at every token that follows those of the cache: (B, N, E). torch keeps the batch second."""
-        start = None if cache.parts is None else tuple(part.transpose(0, 1).contiguous() for part in cache.parts)
-        states, end = self._run(self.ahead, x, start[0] if start is not None and len(start) == 1 else start)
+        """Return the state at every token behind the tokens of the cache: (B, N, E)."""
+        start: Any = None
+        if cache.parts is not None:
+            # torch keeps the batch second, (1, B, E). An LSTM has a pair of states, other cells a bare tensor.
+            start = tuple(part.transpose(0, 1).contiguous() for part in cache.parts)
+            start = start[0] if len(start) == 1 else start
+        states, end = self._run(self.ahead, x, start)
         parts = end if isinstance(end, tuple) else (end,)
         cache.store(*(part.transpose(0, 1) for part in parts))
         return states
 
 
-# Packed sequences split into documents, for mixers that can only start at the start of a sequence.
-
-
 @dataclass(frozen=True)
 class Documents:
-    """One padded sequence per document, each with the prefix in front. The first B hold the prefix alone.
+    """Packed sequences split into documents, for mixers that can only start at the start of a sequence.
+
+    A padded sequence per document, each with the prefix in front. The first B hold the prefix alone.
 
     x: (R, M, D), zero where padded
     valid: (R, M)
@@ -192,18 +202,19 @@ class Documents:
     column: Tensor  # (B, N - p), its column in that row
 
     def merge(self, x: Tensor) -> Tensor:
-        """x (R, M, E) of the documents -> (B, N, E), laid out as the packed batch was."""
+        """Return outputs x (R, M, E) of the documents in the layout of the packed batch: (B, N, E)."""
         batch = len(self.document)
         return torch.cat([x[:batch, : self.num_prefix], x[self.document, self.column]], dim=1)  # (B, N, E)
 
 
 def split_documents(x: Tensor, seq: Seq) -> Documents:
-    """The documents of x (B, N, D): runs of equal `seq.segment`.
+    """Return the documents of x (B, N, D): runs of equal `seq.segment`.
 
     Their number and length depend on the data, so a GPU has to synchronise with the host.
     """
     assert seq.segment is not None
-    p, segment = seq.num_prefix, seq.segment[:, seq.num_prefix :]  # (B, N - p)
+    p = seq.num_prefix
+    segment = seq.segment[:, p:]  # (B, N - p)
     batch, size = segment.shape
     valid = torch.ones_like(segment, dtype=torch.bool) if seq.valid is None else seq.valid[:, p:]
     starts = torch.ones_like(valid)

@@ -1,4 +1,4 @@
-"""What attention shares whose weights are not a softmax over all keys: a rule of `ops.custom_weights` gives them."""
+"""The base of attention with weights other than a softmax over all keys: a rule of `ops.custom_weights`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from blockyard.token_mixer.attention import Attention
 
 
 class RuleAttention(Attention):
-    """Attention whose weights `rule` computes from queries and keys; set by subclasses."""
+    """Attention with weights that `rule` computes from queries and keys. Subclasses set `rule`."""
 
     fused: ClassVar[bool] = False
     rule: Rule
 
     def prepare(self, x: Tensor, seq: Seq) -> None:
-        """Does nothing: these layers share no masks."""
+        """Do nothing: these layers share no masks."""
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, seq: Seq, k_seq: Seq, visibility: Visibility) -> Tensor:
-        """As `Attention._attend`, with the weights of the rule: (B, N, H values)."""
+        """Attend with the weights of the rule and join the heads: (B, N, H values)."""
         rate = self.dropout if self.training else 0.0
         y = weigh(q, k, v, seq, k_seq, visibility, rule=self.rule, scale=self.scale, dropout=rate)
         return y.transpose(1, 2).flatten(2)  # (B, N, H values)

@@ -1,4 +1,4 @@
-"""How softmax attention scales its scores, bounds them, and where weight goes that no key deserves.
+"""The scores of softmax attention: their scale, their bound, and a sink for weight that no key deserves.
 
 Source: Nakanishi 2025, Scalable-Softmax Is Superior for Attention (arXiv 2501.19399), eq. 4, for `log_n`; Henry et al.
     2020, Query-Key Normalization (arXiv 2010.04245), section 3, for a trained factor; Gemma 2 and gpt-oss for cap and
@@ -33,11 +33,13 @@ Sink = Literal["none", "zero", "learned"]
 
 
 class Scores(nn.Module):
-    """The trained numbers of the scores of one layer, and what `ops.attend` needs to know of them.
+    """The trained numbers of the scores of one layer, and the arguments of `ops.attend` that describe the scores.
 
-    heads, width: of queries; cosine: queries and keys have length one and queries a trained factor
-    sphere: they have length one, and the scores a trained factor for each channel
-    scale: the constant factor on the scores, None is 1 / sqrt(width)
+    heads: number of query heads
+    width: channels of queries in each head
+    cosine: queries and keys have length one, and queries a trained factor
+    sphere: queries and keys have length one, and the scores a trained factor for each channel
+    scale: the constant factor on the scores; None is 1 / sqrt(width)
     """
 
     roles: ClassVar[dict[str, Role]] = {"factor": "fixed", "sink": "fixed"}
@@ -61,25 +63,28 @@ class Scores(nn.Module):
             raise ValueError(
                 f"token_mixer.score_scale=learned: qk_norm={kind} has a trained factor for each {part}; leave one out"
             )
-        self.heads, self.cap, self.by_count = heads, softcap, score_scale == "log_n"
+        self.heads = heads
+        self.cap = softcap
+        self.by_count = score_scale == "log_n"
         self.scale = ctx.score_scale(width, grows=grows)
         # Under a parametrization scores of wider heads stay as large: cosines do, products of K channels do not.
-        of_one_head = ctx.parametrization.factor("scores", ctx) * ctx.head_ratio**0.5
+        head_factor = ctx.parametrization.factor("scores", ctx) * ctx.head_ratio**0.5
         number = None if isinstance(score_scale, str) else score_scale
         if sphere:
-            self.scale = of_one_head * (number or (width / (ctx.head_ratio if grows else 1.0)) ** 0.5)
+            self.scale = head_factor * (number or (width / (ctx.head_ratio if grows else 1.0)) ** 0.5)
         elif cosine:
-            self.scale = of_one_head * (number or 1.0)
+            self.scale = head_factor * (number or 1.0)
         elif number is not None:
-            self.scale = number * (of_one_head / ctx.head_ratio if grows else of_one_head)
+            self.scale = number * (head_factor / ctx.head_ratio if grows else head_factor)
         self.factor = nn.Parameter(torch.empty(heads)) if score_scale in ("learned", "log_n") else None
+        # log_n starts at t = 1 / ln(N), so that scores of the longest sequence have the usual scale.
         self.first_factor = 1 / math.log(max(2, ctx.tokens.max_len + ctx.num_prefix)) if self.by_count else 1.0
         self.sink = nn.Parameter(torch.empty(heads)) if sink == "learned" else None
         self.zero_sink = sink == "zero"
         self.channels = ScaledVector(ctx, heads * width) if sphere else None  # s, of query heads
 
     def init_weights(self, init: Init) -> None:
-        """Factors that change nothing at first, and sinks of zero."""
+        """Set factors that change nothing at first, and sinks of zero."""
         init.constant("factor", self.first_factor)
         init.zeros("sink")
 
@@ -89,12 +94,13 @@ class Scores(nn.Module):
         return Shaping(self.cap, 0.0 if self.zero_sink else self.sink)
 
     def channel_factors(self) -> Tensor:
-        """The square of s (H, 1, K): queries have the factors of the keys too, which may be of fewer heads."""
+        """Return the square of s: (H, 1, K)."""
         assert self.channels is not None
+        # Scaling q by s^2 is scaling q and k by s, also if there are fewer heads of keys.
         return self.channels().square().unflatten(0, (self.heads, 1, -1))
 
     def scaled(self, q: Tensor, seq: Seq, k_seq: Seq, visibility: Visibility) -> Tensor:
-        """Queries (B, H, N, K) with their factors, which may depend on how many keys each sees."""
+        """Multiply queries (B, H, N, K) by their trained factors, with log_n by the logarithm of the keys each sees."""
         if self.channels is not None:
             q = q * self.channel_factors().to(q.dtype)
         if self.factor is None:

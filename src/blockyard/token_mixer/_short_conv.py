@@ -20,18 +20,18 @@ from blockyard.contracts import Because, Role, Seq
 from blockyard.ops.documents import document_starts
 from blockyard.weight_init import Init
 
-# Tokens that a short convolution reads; 0 where an option leaves it out.
+# Tokens that a short convolution reads; 0 means no convolution.
 Kernel = Annotated[int, Ge(0), Le(64), Because("it is short: token_mixer=long_conv reaches as far as the sequence")]
 
 
 class ShortConv(nn.Module):
     """forward(x, seq, past=None) -> (B, N, C), for C channels in the order of the sequence.
 
-    What lies before the sequence counts as zero. A document of a packed sequence reads the prefix before its first
-    token, and no other document, as it would in a sequence of its own. Padding is not left out: it is on the right,
-    where no real token reads it.
+    Tokens before the sequence count as zero. A document of a packed sequence reads the prefix before its first token,
+    and no other document, as it would in a sequence of its own. Padding is not left out: it is on the right, where no
+    real token reads it.
 
-    past: (B, M, C), the inputs before x; `last_inputs` returns those that the next call needs
+    past: (B, M, C), the inputs before x; `last_inputs` returns the inputs that the next call needs
     """
 
     roles: ClassVar[dict[str, Role]] = {"weight": "vector", "bias": "vector"}
@@ -44,7 +44,7 @@ class ShortConv(nn.Module):
         self.bias = nn.Parameter(torch.empty(width)) if bias else None
 
     def init_weights(self, init: Init) -> None:
-        """Unit inputs give unit outputs; zero bias."""
+        """Draw weights so that unit inputs give unit outputs; zero bias."""
         init.normal("weight", std=self.kernel**-0.5)
         init.zeros("bias")
 
@@ -58,10 +58,12 @@ class ShortConv(nn.Module):
         if past is not None:
             raise ValueError("a short convolution decodes one document at a time; leave segment out")
         out = torch.zeros_like(x) if self.bias is None else self.bias.to(x.dtype).expand_as(x)
-        index, start = torch.arange(len(seq), device=x.device), document_starts(seq.segment, seq.num_prefix)
+        index = torch.arange(len(seq), device=x.device)  # (N,)
+        start = document_starts(seq.segment, seq.num_prefix)  # (B, N)
+        # Before its own first token a document has the last tokens of the prefix: an index that falls in front of
+        # `start` moves to the end of the prefix.
         before = torch.where(index < seq.num_prefix, 0, seq.num_prefix - start)  # (B, N)
         for back in range(self.kernel):
-            # Before its own first token a document has the last tokens of the prefix.
             source = index - back + before * (index - back < start)  # (B, N)
             value = x.gather(1, source.clamp_min(0)[..., None].expand_as(x))  # (B, N, C)
             value = value.masked_fill((source < 0)[..., None], 0.0)
@@ -71,5 +73,7 @@ class ShortConv(nn.Module):
 
 def last_inputs(past: Tensor | None, x: Tensor, count: int) -> Tensor:
     """Return the last `count` inputs of past (B, M, C) and then x (B, N, C), zeros before the first: (B, count, C)."""
-    line = x if past is None else torch.cat([past, x], dim=1)
-    return F.pad(line, (0, 0, max(0, count - line.shape[1]), 0))[:, -count:] if count else line[:, :0]
+    line = x if past is None else torch.cat([past, x], dim=1)  # (B, M + N, C)
+    if not count:
+        return line[:, :0]
+    return F.pad(line, (0, 0, max(0, count - line.shape[1]), 0))[:, -count:]

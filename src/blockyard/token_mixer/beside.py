@@ -12,8 +12,8 @@ Cost: that of the mixers together, and of their caches
         +--> mamba2 -----> norm --+
 
 Names are choices of token_mixer, with their options under members, or config nodes of your own there. Each has its own
-projections. All must support what the model requires. A position scheme acts in those that have queries and keys or
-scores; where none has, it is refused.
+projections. All must support the requirements of the model. A position scheme acts in the mixers that have queries and
+keys or scores; if none has, it is refused.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class JoinedCache:
 
     @property
     def kind(self) -> str:
-        """What the parts keep."""
+        """The kinds of the parts, as text."""
         return " and ".join(dict.fromkeys(part.kind for part in self.parts if part.kind))
 
     @property
@@ -53,25 +53,25 @@ class JoinedCache:
         return sum(part.bytes for part in self.parts)
 
     def snapshot(self) -> JoinedCache:
-        """The caches as they are now. Raises ValueError naming one that cannot be taken back."""
+        """Return the caches as they are now. Raises ValueError naming one that cannot be taken back."""
         without = [type(part).__name__ for part in self.parts if not hasattr(part, "snapshot")]
         if without:
             raise ValueError(f"{without[0]} has no `snapshot`, so no token can be taken back from it")
         return JoinedCache([part.snapshot() for part in self.parts])
 
     def reorder(self, order: Tensor) -> None:
-        """Sequence i becomes the former order[i]; order (B',) int64 may repeat sequences and drop some."""
+        """Make sequence i the former sequence order[i]. order: (B',) int64; it may repeat sequences and drop some."""
         for part in self.parts:
             part.reorder(order)
 
 
 class Beside(TokenMixer):
-    """What layers give to later ones they give here too, except for what two members would give under one name.
+    """Members give tensors to later layers as they do alone, unless two would give one under the same name.
 
     Options:
         mixers: names of token mixers
         members: the mixers by name; filled in from the choices of token_mixer
-        join: sum adds what they give; normed takes the mean of what an RMS norm of each gives, with a trained gain
+        join: sum adds the outputs; normed is the mean of the outputs after an RMS norm of each, with a trained gain
     """
 
     nested_choices: ClassVar[dict[str, tuple[str, str]]] = {"members": ("token_mixer", "mixers")}
@@ -98,38 +98,36 @@ class Beside(TokenMixer):
         for mixer in built:
             alone = {name: shape for name, shape in mixer.gives.items() if givers[name] == 1}
             self.gives = {**self.gives, **alone}
-            self.takes, self.takes_placed = self.takes | mixer.takes, self.takes_placed | mixer.takes_placed
+            self.takes = self.takes | mixer.takes
+            self.takes_placed = self.takes_placed | mixer.takes_placed
             self.must_be_taken = self.must_be_taken | mixer.must_be_taken
         self.first_gain = residual_gain(ctx)
         self.gains = nn.Parameter(torch.empty(len(mixers), ctx.dim)) if join == "normed" else None
 
     def init_weights(self, init: Init) -> None:
-        """What is written into the stream starts as small as that of other branches."""
+        """Set gains so that the branch starts as small as other branches of the stream."""
         init.constant("gains", self.first_gain)
 
     @classmethod
     def traits_for(cls, options: ChoiceOptions) -> Traits:
-        """Abilities that all members have; requirements and ports that any of them has."""
-        members = _factories(options)
-        traits: list[Traits] = [each.func.traits_for(each.keywords) for each in members]
-        any_of = ("axes", "ports", "reads_features", "reads_pairs", "reads_ids", "gives", "takes")
-        has: dict[str, Any] = {
-            field.name: all(getattr(each, field.name) for each in traits)
-            for field in fields(Traits)
-            if field.name not in any_of
-        }
+        """Return the abilities that all members have, and the requirements and ports that any of them has."""
+        members = [factory.func.traits_for(factory.keywords) for factory in _factories(options)]
+        joined: dict[str, Any] = {"axes": frozenset.intersection(*(traits.axes for traits in members))}
         for name in ("ports", "gives", "takes"):
-            has[name] = frozenset().union(*(getattr(each, name) for each in traits))
+            joined[name] = frozenset().union(*(getattr(traits, name) for traits in members))
         for name in ("reads_features", "reads_pairs", "reads_ids"):
-            has[name] = any(getattr(each, name) for each in traits)
-        return replace(Traits(axes=frozenset.intersection(*(each.axes for each in traits)), **has), cross=False)
+            joined[name] = any(getattr(traits, name) for traits in members)
+        for field in fields(Traits):
+            if field.name not in joined:  # an ability
+                joined[field.name] = all(getattr(traits, field.name) for traits in members)
+        return replace(Traits(**joined), cross=False)
 
     @classmethod
     def has(cls, method: str, options: ChoiceOptions) -> bool:
-        """Whether every member can decode from a cache; there is no `mix`, since each has projections of its own."""
+        """Return whether every member can decode from a cache. There is no `mix`: each has its own projections."""
         if method != "init_cache":
             return super().has(method, options)
-        return all(each.func.has(method, each.keywords) for each in _factories(options))
+        return all(factory.func.has(method, factory.keywords) for factory in _factories(options))
 
     def forward(self, x: Tensor, seq: Seq, cache: JoinedCache | None = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
@@ -137,12 +135,12 @@ class Beside(TokenMixer):
         caches = [None] * len(self.members) if cache is None else cache.parts
         outputs = [mixer(x, seq, part) for mixer, part in zip(self.members.values(), caches, strict=True)]
         if self.gains is not None:
-            gains = self.gains / len(outputs)
+            gains = self.gains / len(outputs)  # the mean of the members, so that their number does not matter
             outputs = [F.rms_norm(y, gain.shape, gain.to(y.dtype), EPS) for y, gain in zip(outputs, gains, strict=True)]
-        return torch.stack(outputs).sum(0)
+        return torch.stack(outputs).sum(0)  # (B, N, D)
 
     def init_cache(self, batch_size: int) -> JoinedCache:
-        """The caches of all members."""
+        """Return the caches of all members. Raises ValueError naming one that cannot decode from a cache."""
         caches = []
         for name, mixer in self.members.items():
             make: Any = getattr(mixer, "init_cache", None)
@@ -152,14 +150,14 @@ class Beside(TokenMixer):
         return JoinedCache(caches)
 
     def prepare(self, x: Tensor, seq: Seq) -> None:
-        """What each member shares."""
+        """Prepare every member."""
         for mixer in self.members.values():
             assert isinstance(mixer, TokenMixer)
             mixer.prepare(x, seq)
 
 
 def _factories(options: ChoiceOptions) -> list[Any]:
-    """The members in order. Raises ValueError where an entry or a member would have no effect."""
+    """Return the factories of the members in order. Raises ValueError if an entry or a member would have no effect."""
     names: tuple[str, ...] = tuple(options["mixers"])
     members: Mapping[str, Any] = options["members"]
     listed = f"token_mixer.mixers=[{','.join(names)}]"

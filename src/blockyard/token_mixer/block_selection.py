@@ -1,10 +1,10 @@
-"""Block selection: each query attends to the blocks of the sequence whose mean key is most like it, and to its own.
+"""Block selection: each query attends to its own block of the sequence, and to the blocks with the likest mean key.
 
 Source: Lu et al. 2025, MoBA: Mixture of Block Attention for Long-Context LLMs (arXiv 2502.13189), eq. 2 to 6
 Reference: the choice written as a loop over queries and blocks, in tests/components/reference
 Equation: softmax(q K_S^T / sqrt(K)) V_S in each head, S the keys of the `top` blocks of largest q^T mean(K_b); the
-    block of the query is always among them, and causal attention leaves out what is later
-Cost: O(N^2 D) time and O(N^2) memory in each head here, where all scores are computed and those of other blocks
+    block of the query is always among them, and causal attention leaves out later keys
+Cost: O(N^2 D) time and O(N^2) memory in each head here: all scores are computed, and the scores of other blocks
     masked; a kernel that skips them takes O(N top block D)
 
     block 2, top 2        a query reads its own block, up to itself, and one block in front of it
@@ -62,7 +62,7 @@ def selected(
 
 @torch.no_grad()
 def _chosen(q: Tensor, k: Tensor, seq: Seq, k_seq: Seq, visibility: Visibility, block: int, top: int) -> Tensor:
-    """Whether the block of a key is among those of a query: (B, H, N, M) bool. A block is told by its first key."""
+    """Return whether a query has chosen the block of a key: (B, H, N, M) bool. A block is known by its first key."""
     chunks = mask.chunk_numbers(seq, k_seq, replace(visibility, chunk=block))
     assert chunks is not None
     q_block, k_block = chunks  # (B|1, N), (B|1, M)
@@ -74,24 +74,25 @@ def _chosen(q: Tensor, k: Tensor, seq: Seq, k_seq: Seq, visibility: Visibility, 
     first = _first_keys(k_block, real, k_seq.segment)  # (B|1, M)
     is_first = real & (first == row)
     keys = _block_means(k, first, real).repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # (B, H, M, K)
+    # An infinite likeness to the own block puts it in front of all others.
     likeness = (q @ keys.transpose(-1, -2)).masked_fill(own[:, None], float("inf"))  # (B, H, N, M)
     sees = mask.table(seq, k_seq, visibility)
     candidates = is_first[:, None, None] if sees is None else is_first[:, None, None] & sees
     best = likeness.masked_fill(~candidates, float("-inf")).topk(min(top, len(k_seq)), dim=-1)
     firsts = torch.zeros_like(likeness, dtype=torch.bool).scatter(-1, best.indices, best.values > float("-inf"))
-    chosen = firsts.gather(-1, first[:, None, None].expand_as(firsts))
+    chosen = firsts.gather(-1, first[:, None, None].expand_as(firsts))  # (B, H, N, M), every key as its first one
     everywhere = (torch.arange(len(seq), device=k.device) < seq.num_prefix)[:, None] | (row < k_seq.num_prefix)
     return chosen | everywhere
 
 
 def _first_keys(block: Tensor, real: Tensor, segment: Tensor | None) -> Tensor:
-    """Return the row of the first real key of each real key's block, (B|1, M): the next ones may follow padding.
+    """Return the row of the first real key of each real key's block: (B|1, M).
 
-    block: numbers that do not fall within a segment, (B|1, M)
+    block: (B|1, M), the number of the block of each key; it does not fall within a segment
     """
     row = torch.arange(block.shape[-1], device=block.device)
     last = torch.where(real, row, -1).cummax(-1).values  # the last real key up to this one
-    before = torch.nn.functional.pad(last, (1, -1), value=-1)  # and up to the one in front of it
+    before = torch.nn.functional.pad(last, (1, -1), value=-1)  # the last real key in front of it
     starts = before < 0
     for number in (block,) if segment is None else (block, segment):
         shape = torch.broadcast_shapes(number.shape, before.shape)

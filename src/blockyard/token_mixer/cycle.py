@@ -9,8 +9,8 @@ Cost: that of the layers' mixers
     token_mixer=cycle 'token_mixer.pattern=[conv,conv,attention]' token_mixer.members.conv.kernel=5
 
 Every name in the pattern is a choice of token_mixer, with its options under members, or a config node of your own
-there. All members must support what the model requires. A position scheme that rotates queries or adds to scores
-acts in the layers that have them; where no layer has, it is refused.
+there. All members must support the requirements of the model. A position scheme that rotates queries or adds to scores
+acts in the layers that have them; if no layer has, it is refused.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Cycle(TokenMixer):
     def __new__(  # type: ignore[misc]
         cls, ctx: Context, *, pattern: tuple[str, ...] = ("conv", "attention"), members: dict[str, Member]
     ) -> TokenMixer:
-        """The mixer of layer `ctx.layer`. Raises ValueError where an entry or a member would have no effect."""
+        """Return the mixer of layer `ctx.layer`. Raises ValueError if an entry or a member would have no effect."""
         _check(pattern, members)
         if len(pattern) > ctx.depth:
             raise ValueError(
@@ -61,12 +61,12 @@ class Cycle(TokenMixer):
 
     @classmethod
     def traits_for(cls, options: ChoiceOptions) -> Traits:
-        """Abilities that all members have; requirements and ports that any of them has."""
-        members: list[Traits] = [each.func.traits_for(each.keywords) for each in _factories(options)]
+        """Return the abilities that all members have, and the requirements and ports that any of them has."""
+        members: list[Traits] = [factory.func.traits_for(factory.keywords) for factory in _factories(options)]
         any_of = ("axes", "ports", "reads_features", "reads_pairs", "reads_ids", "gives", "takes")
-        abilities = [each.name for each in fields(Traits) if each.name not in any_of]
+        abilities = [field.name for field in fields(Traits) if field.name not in any_of]
         gives: set[str] = set()
-        takes: set[str] = set()  # what a layer takes that none of those before it gives
+        takes: set[str] = set()  # taken by a layer and given by none before it
         for traits in members:
             takes |= traits.takes - gives
             gives |= traits.gives
@@ -84,12 +84,13 @@ class Cycle(TokenMixer):
 
     @classmethod
     def has(cls, method: str, options: ChoiceOptions) -> bool:
-        """Whether every member has the method."""
-        return all(each.func.has(method, each.keywords) for each in _factories(options))
+        """Return whether every member has the method."""
+        return all(factory.func.has(method, factory.keywords) for factory in _factories(options))
 
 
 def _factories(options: ChoiceOptions) -> list[Any]:
-    pattern, members = options["pattern"], options["members"]
+    pattern = options["pattern"]
+    members = options["members"]
     _check(pattern, members)
     return [members[name] for name in dict.fromkeys(pattern)]
 

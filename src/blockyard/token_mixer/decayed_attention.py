@@ -21,13 +21,14 @@ token_mixer=mamba2.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import ChoiceOptions, Context, Heads, Length, Memory, Positive, Seq, Traits, Width
+from blockyard.contracts import ChoiceOptions, Context, Memory, Positive, Seq, Traits, Width
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.ops.linear import linear, low_rank, output, residual
 from blockyard.ops.rotate import rotate
 from blockyard.token_mixer._caches import StateCache
@@ -45,22 +46,19 @@ class DecayedAttention(StateMixer):
     Documents of a packed sequence are contiguous runs of tokens; each starts from the state after the prefix.
 
     Options:
-        decay: fixed is one number for each head, which is not trained; head computes one for each head and token;
-            channel one for each channel of the keys, which takes no rotation of queries and keys
+        decay: fixed is one number for each head, not trained; head computes one for each head and token; channel one
+            for each channel of the keys, without a rotation of queries and keys
         temperature: root of the computed decays; the larger, the longer the memory at the start
         decay_rank: channels between two maps, in place of one, that compute the decays of channels; null means one map
-        tied_keys: keys are one minus the decays of their channels, so that what forgets more takes in more
+        tied_keys: keys are one minus the decays of their channels: a channel that forgets more takes in more
         conv: tokens that a short convolution of queries, keys and values reads, with silu after it; 0 leaves both out
-        num_heads: number of heads, each with a state of its own; null means model.heads
-        key_dim: width of queries and keys in each head; null means model.dim / model.heads
-        value_dim: width of values in each head; null means model.dim / model.heads
         output_gate: function of the token by which the normalised output is multiplied: none, silu or sigmoid
         eps: term added to the mean square by the norm of the outputs
-        chunk: tokens processed at a time; affects speed only
     """
 
     traits = replace(StateMixer.traits, ports=frozenset({"queries_and_keys"}))
 
+    @with_options_of(StateMixer)
     def __init__(
         self,
         ctx: Context,
@@ -69,20 +67,18 @@ class DecayedAttention(StateMixer):
         temperature: Positive = 16.0,
         decay_rank: Width | None = None,
         tied_keys: bool = False,
-        conv: Kernel = 0,
-        num_heads: Heads | None = None,
         key_dim: Width | None = None,
-        value_dim: Width | None = None,
+        conv: Kernel = 0,
         output_gate: OutputGate = "silu",
         eps: Positive = 1e-5,
-        chunk: Length = 32,
+        **options: Any,
     ) -> None:
-        fixed_width = key_dim is not None
-        heads, key_dim, value_dim = num_heads or ctx.heads, key_dim or ctx.head_dim, value_dim or ctx.head_dim
-        keys, values = heads * key_dim, heads * value_dim
-        widths = [keys, 0 if tied_keys else keys, values]
-        super().__init__(ctx, heads, ShortConv(sum(widths), conv) if conv else None, chunk)
-        self.widths = widths
+        super().__init__(ctx, key_dim=key_dim, **options)
+        self.key_width = self.key_dim
+        keys = self.heads * self.key_dim
+        values = self.heads * self.value_dim
+        self.widths = [keys, 0 if tied_keys else keys, values]
+        self.conv = ShortConv(sum(self.widths), conv) if conv else None
         self.traits = self.traits_for({"decay": decay})
         check_context(self, ctx)
         if decay != "channel" and (tied_keys or decay_rank is not None):
@@ -94,23 +90,27 @@ class DecayedAttention(StateMixer):
             raise ValueError(
                 f"token_mixer.temperature={temperature} is of computed decays; leave it out with decay=fixed"
             )
-        self.decay, self.temperature, self.tied_keys, self.key_width = decay, temperature, tied_keys, key_dim
-        scale = ctx.score_scale(key_dim, grows=not fixed_width)
-        self.scale = key_dim**-0.5 if scale is None else scale
+        self.decay = decay
+        self.temperature = temperature
+        self.tied_keys = tied_keys
+        scale = ctx.score_scale(self.key_dim, grows=key_dim is None)
+        self.scale = self.key_dim**-0.5 if scale is None else scale
         gates = values if output_gate != "none" else 0
         self.proj_in = linear(ctx, ctx.dim, sum(self.widths) + gates, content=sum(self.widths[:2]))
         self.proj_decay: nn.Module | None = None
         if decay == "head":
-            self.proj_decay = output(ctx, ctx.dim, heads, bias=True)
+            self.proj_decay = output(ctx, ctx.dim, self.heads, bias=True)
         elif decay == "channel":
             self.proj_decay = low_rank(ctx, ctx.dim, keys, decay_rank, bias=True)
-        self.norm = GatedNorm(value_dim, output_gate, eps)
+        self.norm = GatedNorm(self.value_dim, output_gate, eps)
         self.proj_out = residual(ctx, values, ctx.dim)
 
     @classmethod
     def traits_for(cls, options: ChoiceOptions) -> Traits:
-        """Without ports where channels of a key, which a rotation would mix, decay each on their own."""
-        return replace(cls.traits, ports=frozenset()) if options.get("decay") == "channel" else cls.traits
+        """Return the traits. With decay=channel there are no ports: a rotation would mix channels of unlike decays."""
+        if options.get("decay") == "channel":
+            return replace(cls.traits, ports=frozenset())
+        return cls.traits
 
     def forward(self, x: Tensor, seq: Seq, cache: StateCache | None = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D). States are in float32 at least."""
@@ -127,14 +127,15 @@ class DecayedAttention(StateMixer):
         q, k, v = (part.unflatten(-1, (self.heads, -1)) for part in h.split(self.widths, dim=-1))
         if self.tied_keys:
             return F.silu(q) * self.scale, -torch.expm1(log), v
-        q, k = (part.transpose(1, 2) for part in (q, k))
+        q, k = (part.transpose(1, 2) for part in (q, k))  # 2 x (B, H, N, K)
         if "queries_and_keys" in self.traits.ports:  # a scheme may be there for other layers
             q, k = rotate(q, k, seq, seq)
         return (q * self.scale).transpose(1, 2), k.transpose(1, 2), v
 
     def _logarithms(self, x: Tensor) -> Tensor:
-        """The logarithms of the decays: (B, N, H, K or 1)."""
+        """Return the logarithms of the decays: (B, N, H, K or 1)."""
         if self.proj_decay is not None:
             return F.logsigmoid(exact(self.proj_decay(x))).unflatten(-1, (self.heads, -1)) / self.temperature
+        # 1 - 2^(-5 - h), as in RetNet: head 0 remembers about 32 tokens, and each further head twice as many.
         head = torch.arange(self.heads, device=x.device, dtype=exact(x[:0]).dtype)
         return torch.log1p(-torch.exp2(-5 - head))[:, None].expand(*x.shape[:2], -1, -1)

@@ -1,4 +1,4 @@
-"""Differential attention: the difference of two softmax attentions, in which what both attend to by chance cancels.
+"""Differential attention: the difference of two softmax attentions, which cancels their common noise.
 
 Source: Ye et al. 2024, Differential Transformer (arXiv 2410.05258), eq. 1 to 3
 Reference: timm layers/diff_attention.py, DiffAttention; transformers models/diffllama
@@ -33,7 +33,7 @@ from blockyard.weight_init import Init
 
 
 class DifferentialAttention(TokenMixer):
-    """Queries and keys of a head are two pairs of half its width, which a position scheme rotates one by one.
+    """Queries and keys of a head are two pairs of half its width. A position scheme rotates each pair by itself.
 
     Options:
         num_kv_heads: number of key and value heads; null means as many as query heads, 1 is multi-query
@@ -58,21 +58,23 @@ class DifferentialAttention(TokenMixer):
                 f"token_mixer=differential_attention halves the channels of a head, and model.dim / model.heads is "
                 f"{ctx.head_dim}; use an even number"
             )
-        self.causal, self.heads, self.dropout = ctx.causal, ctx.heads, dropout
+        self.causal = ctx.causal
+        self.heads = ctx.heads
+        self.dropout = dropout
         self.kv_heads = key_heads(ctx, num_kv_heads)
         self.value_dim = ctx.head_dim
         self.head_dim = self.key_width = ctx.head_dim // 2
         self.widths = [width * ctx.head_dim for width in (ctx.heads, self.kv_heads, self.kv_heads)]  # q, k, v
-        self.scale = (ctx.score_scale(ctx.head_dim) or ctx.head_dim**-0.5) * 2**0.5
+        self.scale = (ctx.score_scale(ctx.head_dim) or ctx.head_dim**-0.5) * 2**0.5  # 1 / sqrt(K / 2)
         self.proj_in = linear(ctx, ctx.dim, sum(self.widths), bias=bias, content=sum(self.widths[:2]))
         self.lambdas = nn.Parameter(torch.empty(4, self.head_dim))  # a_1, b_1, a_2, b_2
         self.first_lambda = 0.8 - 0.6 * math.exp(-0.3 * ctx.layer)
-        self.of_sums = 1 / ctx.head_ratio  # a product of wider vectors is as large
+        self.of_sums = 1 / ctx.head_ratio  # products a b of wider heads stay as large
         self.norm = nn.RMSNorm(self.value_dim, eps=1e-5)
         self.proj_out = residual(ctx, ctx.dim, ctx.dim, bias=bias)
 
     def init_weights(self, init: Init) -> None:
-        """Vectors of standard deviation 0.1, as in the paper."""
+        """Draw vectors of standard deviation 0.1, as in the paper."""
         init.normal("lambdas", std=0.1)
 
     def forward(self, x: Tensor, seq: Seq, cache: KVCache | None = None, memory: Memory | None = None) -> Tensor:
@@ -83,13 +85,14 @@ class DifferentialAttention(TokenMixer):
     def mix(self, h: Tensor, seq: Seq, cache: KVCache | None = None) -> Tensor:
         """Attention between the projections: h (B, N, queries + keys + values) -> (B, N, D)."""
         q, k, v = (part.unflatten(-1, (-1, self.value_dim)).transpose(1, 2) for part in h.split(self.widths, dim=-1))
+        # Halves are rotated one by one, so that each is a whole vector to the position scheme.
         pairs = [rotate(*pair, seq, seq) for pair in zip(q.chunk(2, dim=-1), k.chunk(2, dim=-1), strict=True)]
         q, k = (torch.cat(halves, dim=-1) for halves in zip(*pairs, strict=True))  # (B, H, N, K), (B, H', N, K)
         k_seq = seq
         if cache is not None:
             k, v, k_seq = cache.append(k, v, seq)  # 2 x (B, H', M, K)
         factor = self.factor().to(h.dtype)
-        if maps.listening() or kernel.recording():  # of one attention, the difference
+        if maps.listening() or kernel.recording():  # show one attention, the difference, instead of two
             rule = partial(difference, factor=factor.detach().float())
             maps.note(q, k, v, seq, k_seq, self.visibility, self.scale, rule)
             with maps.paused(), kernel.as_one():
@@ -97,15 +100,17 @@ class DifferentialAttention(TokenMixer):
         else:
             y = self._difference(q, k, v, seq, k_seq, factor)
         y = nn.functional.rms_norm(y, self.norm.normalized_shape, self.norm.weight.to(y.dtype), self.norm.eps)
+        # The constant factor keeps gradients as large as in softmax attention.
         return (y * (1 - self.first_lambda)).transpose(1, 2).flatten(2)  # (B, N, D)
 
     def factor(self) -> Tensor:
         """The factor l on the second attention, a scalar."""
+        # exp(a_1 b_1) and exp(a_2 b_2)
         first, second = (self.lambdas[[0, 2]] * self.lambdas[[1, 3]]).sum(-1).mul(self.of_sums).exp()
         return first - second + self.first_lambda
 
     def _difference(self, q: Tensor, k: Tensor, v: Tensor, seq: Seq, k_seq: Seq, factor: Tensor) -> Tensor:
-        """What the two attentions read, one minus `factor` times the other: (B, H, N, K)."""
+        """Return the output of the first attention, minus `factor` times the second: (B, H, N, K)."""
         rate = self.dropout if self.training else 0.0
         first, second = (
             attend(some_q, some_k, v, seq, k_seq, self.visibility, dropout=rate, scale=self.scale)
@@ -115,23 +120,23 @@ class DifferentialAttention(TokenMixer):
 
     @property
     def visibility(self) -> Visibility:
-        """What a query may see."""
+        """The keys that a query may see."""
         return Visibility(self.causal)
 
     def init_cache(self, batch_size: int) -> KVCache:
-        """An empty cache. Raises ValueError where outputs depend on the future."""
+        """Return an empty cache. Raises ValueError for a bidirectional model, whose outputs depend on the future."""
         check_decodes(self.causal)
         return KVCache(batch_size, self.kv_heads, self.value_dim)
 
     def prepare(self, x: Tensor, seq: Seq) -> None:
-        """Builds the masks of a sequence once for all layers, where it needs any."""
+        """Build the masks of a sequence once for all layers, if it needs any."""
         prepare(seq, self.visibility, self.heads, self.value_dim, x, self.dropout if self.training else 0.0)
 
 
 def difference(
     q: Tensor, k: Tensor, seq: Seq, k_seq: Seq, visibility: Visibility, scale: float | None, factor: Tensor
 ) -> Tensor:
-    """Return the weights (B, H, N, M) of joined pairs q (B, H, N, K), k (B, H', M, K), which may be negative."""
+    """Return the weights (B, H, N, M) of joined pairs q (B, H, N, K), k (B, H', M, K). They may be negative."""
     first, second = (
         reference.weights(some_q, some_k, seq, k_seq, visibility, scale)
         for some_q, some_k in zip(q.chunk(2, dim=-1), k.chunk(2, dim=-1), strict=True)

@@ -28,7 +28,7 @@ from blockyard.token_mixer._checks import check_call, check_context
 
 
 class FixedFeatures(TokenMixer):
-    """One head whose queries and keys are `Seq.features`, the same in every layer; only the values are trained.
+    """One head with `Seq.features` as queries and keys, the same in every layer. Only the values are trained.
 
     Image tokenizers provide the mean colour of a patch; a tokenizer of your own may provide anything. Features of
     class and register tokens are zero.
@@ -51,7 +51,10 @@ class FixedFeatures(TokenMixer):
     ) -> None:
         super().__init__()
         check_context(self, ctx)
-        self.causal, self.kernel, self.scale, self.normalise = ctx.causal, kernel, width**-2, normalise
+        self.causal = ctx.causal
+        self.kernel = kernel
+        self.scale = width**-2
+        self.normalise = normalise
         self.proj_in = linear(ctx, ctx.dim, ctx.dim, content=0)  # the values
         self.proj_out = residual(ctx, ctx.dim, ctx.dim)
 
@@ -61,10 +64,8 @@ class FixedFeatures(TokenMixer):
         return self.proj_out(self.mix(self.proj_in(x), seq))  # (B, N, D)
 
     def mix(self, h: Tensor, seq: Seq, cache: Any = None) -> Tensor:
-        """Attention between the projections: values h (B, N, D) -> (B, N, D).
-
-        Computed in float32 at least: a distance is a small difference of large products.
-        """
+        """Attention between the projections: values h (B, N, D) -> (B, N, D), in float32 at least."""
+        # A distance is a small difference of large products.
         exact = torch.promote_types(h.dtype, torch.float32)
         assert seq.features is not None
         q = k = seq.features.to(exact)  # (B, N, F)
@@ -74,7 +75,7 @@ class FixedFeatures(TokenMixer):
             # -|a - b|^2 / 2 is a . b - |b|^2 / 2 up to |a|^2 / 2, which a softmax over b ignores.
             q = torch.cat([q, torch.ones_like(q[..., :1])], dim=-1)  # (B, N, F + 1)
             k = torch.cat([k, -k.square().sum(-1, keepdim=True) / 2], dim=-1)
-        if seq.position is not None:  # of other layers, as this one has no port
+        if seq.position is not None:  # a scheme of other layers: this one has no port for it
             seq = replace(seq, position=None, memo={})
         with full_precision(h):
             q, k, v = q[:, None], k[:, None], h.to(exact)[:, None]  # one head

@@ -1,4 +1,4 @@
-"""Forgetting attention (FoX): softmax attention whose scores fall with every token that a forget gate lets pass.
+"""Forgetting attention (FoX): softmax attention with scores that fall with every token between query and key.
 
 Source: Lin et al. 2025, Forgetting Transformer (arXiv 2503.02130), eq. 4 to 7
 Reference: x-transformers Attention(data_dependent_alibi=True)
@@ -7,7 +7,7 @@ Equation: softmax(Q K^T / sqrt(K) + D) V with D_ij = sum_(j < l <= i) log f_l fo
 Cost: O(N^2 D) time; D is made of two vectors, the sums of log f up to queries and keys. The cache has that sum of each
     token and head beside keys and values
 
-    It says where tokens are by what lies between them, and needs no position scheme.
+    The gates between two tokens tell their distance, so that it needs no position scheme.
 """
 
 from __future__ import annotations
@@ -41,31 +41,36 @@ class ForgettingCache(KVCache):
 
     @property
     def bytes(self) -> int:
-        """As of `KVCache`, with the sums."""
-        return super().bytes + (0 if self.sums is None else self.sums.numel() * self.sums.element_size())
+        """The size of keys, values and sums."""
+        if self.sums is None:
+            return super().bytes
+        return super().bytes + self.sums.numel() * self.sums.element_size()
 
     def continued(self, sums: Tensor) -> Tensor:
-        """Sums (B, H, N) of new tokens alone -> those of all tokens (B, H, M), which are kept."""
+        """Sums (B, H, N) over new tokens alone -> sums of all tokens (B, H, M), which the cache keeps."""
         if self.sums is not None:
             sums = torch.cat([self.sums, self.sums[..., -1:] + sums], dim=-1)
         self.sums = sums.detach()
         return sums
 
     def crop(self, count: int) -> None:
-        """As of `KVCache`."""
+        """Forget the last `count` tokens, as `KVCache.crop` does."""
         super().crop(count)
         if self.sums is not None and count:
             self.sums = self.sums[..., :-count]
 
     def reorder(self, order: Tensor) -> None:
-        """As of `KVCache`."""
+        """Reorder the sequences, as `KVCache.reorder` does."""
         super().reorder(order)
         if self.sums is not None:
             self.sums = self.sums.index_select(0, order)
 
 
+NOTHING = Forget(torch.zeros(()), torch.zeros(()))  # stands for the sums in `prepare`, which have no values yet
+
+
 class ForgettingAttention(TokenMixer):
-    """For tokens in an order, which decides what lies between two of them.
+    """For tokens in an order: the tokens between query and key decide how much is forgotten.
 
     Options:
         num_kv_heads: number of key and value heads; null means as many as query heads, 1 is multi-query
@@ -98,8 +103,12 @@ class ForgettingAttention(TokenMixer):
     ) -> None:
         super().__init__()
         check_context(self, ctx)
-        self.causal, self.heads, self.dropout, self.first_bias = ctx.causal, ctx.heads, dropout, forget_bias
-        self.kv_heads, self.head_dim = key_heads(ctx, num_kv_heads), ctx.head_dim
+        self.causal = ctx.causal
+        self.heads = ctx.heads
+        self.kv_heads = key_heads(ctx, num_kv_heads)
+        self.head_dim = ctx.head_dim
+        self.dropout = dropout
+        self.first_bias = forget_bias
         self.key_width: int = ctx.head_dim
         keys = self.kv_heads * self.head_dim
         self.widths = [ctx.heads * self.head_dim, keys, keys, ctx.heads]  # q, k, v, forget gates
@@ -111,7 +120,7 @@ class ForgettingAttention(TokenMixer):
         self.proj_out = residual(ctx, ctx.dim, ctx.dim, bias=bias)
 
     def init_weights(self, init: Init) -> None:
-        """The bias of the forget gates."""
+        """Set the bias of the forget gates."""
         init.constant("forget_bias", self.first_bias)
 
     def forward(
@@ -138,26 +147,26 @@ class ForgettingAttention(TokenMixer):
         return y.transpose(1, 2).flatten(2)  # (B, N, D)
 
     def _sums(self, gates: Tensor, seq: Seq) -> Tensor:
-        """Sums of log f up to each token (B, H, N), of the prefix and its own document, in float32 at least."""
+        """Return sums of log f up to each token, over the prefix and its document: (B, H, N), in float32 at least."""
+        # In half precision the sums of a long sequence would lose the differences between neighbours.
         exact = torch.promote_types(gates.dtype, torch.float32)
         log = F.logsigmoid(gates.to(exact) + self.forget_bias.to(exact)).transpose(1, 2)  # (B, H, N)
         sums = log.cumsum(-1)
         if seq.segment is None:
             return sums
         start = document_starts(seq.segment, seq.num_prefix)[:, None].expand_as(sums)
-        own = sums - (sums - log).gather(-1, start)  # from the start of each document on
+        inside = sums - (sums - log).gather(-1, start)  # (B, H, N), from the start of each document on
         p = seq.num_prefix
-        return own if not p else torch.cat([own[..., :p], own[..., p:] + own[..., p - 1 : p]], dim=-1)
+        if not p:
+            return inside
+        return torch.cat([inside[..., :p], inside[..., p:] + inside[..., p - 1 : p]], dim=-1)  # (B, H, N)
 
     def init_cache(self, batch_size: int) -> ForgettingCache:
-        """An empty cache. Raises ValueError where outputs depend on the future."""
+        """Return an empty cache. Raises ValueError for a bidirectional model, whose outputs depend on the future."""
         check_decodes(self.causal)
         return ForgettingCache(batch_size, self.kv_heads, self.head_dim)
 
     def prepare(self, x: Tensor, seq: Seq) -> None:
-        """Builds the masks of a sequence once for all layers, where it needs any."""
+        """Build the masks of a sequence once for all layers, if it needs any."""
         rate = self.dropout if self.training else 0.0
         prepare(seq, Visibility(self.causal), self.heads, self.head_dim, x, rate, shaping=Shaping(forget=NOTHING))
-
-
-NOTHING = Forget(torch.zeros(()), torch.zeros(()))  # stands for sums in `prepare`, which asks whether there are any

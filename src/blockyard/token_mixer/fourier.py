@@ -32,7 +32,8 @@ class Fourier(TokenMixer):
         self.norm = "ortho" if scale == "ortho" else "backward"
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
-        """x (B, N, D) -> (B, N, D); computed in float32 at least, the FFT supports no less."""
+        """x (B, N, D) -> (B, N, D)."""
         check_call(self, self.traits, seq, cache, memory)
+        # torch's FFT supports no half precision.
         exact = x.to(torch.promote_types(x.dtype, torch.float32))
         return torch.fft.fft2(exact, dim=(1, 2), norm=self.norm).real.to(x.dtype)  # (B, N, D)

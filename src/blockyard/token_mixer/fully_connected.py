@@ -1,7 +1,7 @@
 """Fully connected tokens: one trained matrix from every token to every token, without activation.
 
-Source: Melas-Kyriazi 2021, Do You Even Need Attention? (arXiv 2105.02723); the linear layer of Rosenblatt 1958
-    where channels are connected too
+Source: Melas-Kyriazi 2021, Do You Even Need Attention? (arXiv 2105.02723); with channels=full
+    the linear layer of Rosenblatt 1958
 Reference: torch.nn.Linear over the transposed sequence
 Equation: y_i = sum_j W_ij x_j + b_i, W_ij a number or a D x D matrix, b_i a number or a vector
 Cost: O(N^2 D) time and N^2 parameters; with channels=full O(N^2 D^2) of both
@@ -28,8 +28,8 @@ class FullyConnected(TokenMixer):
 
     Options:
         channels: shared has one number per pair of tokens, full a whole matrix between their channels
-        bias: add a trained number to each token, and with channels=full to each of its channels; full gives each
-            channel one of its own with channels=shared too
+        bias: add a trained number to each token, with channels=full to each of its channels; full adds one to each
+            channel with channels=shared too
     """
 
     traits = Traits(causal=True, any_length=False)
@@ -42,7 +42,8 @@ class FullyConnected(TokenMixer):
             raise ValueError(
                 "token_mixer.bias=full: with channels=full each channel has a bias of its own already; use bias=true"
             )
-        self.length, self.causal = ctx.tokens.max_len + ctx.num_prefix, ctx.causal
+        self.length = ctx.tokens.max_len + ctx.num_prefix
+        self.causal = ctx.causal
         width = ctx.dim if channels == "full" else 1
         self.weight = nn.Parameter(torch.empty(self.length, width, self.length, width))  # to, from
         biases = ctx.dim if bias == "full" else width
@@ -54,12 +55,12 @@ class FullyConnected(TokenMixer):
         self.std = residual_gain(ctx) / math.sqrt(self.length * width)
 
     def init_weights(self, init: Init) -> None:
-        """Unit inputs give outputs of the scale of any residual layer; zero bias."""
+        """Draw weights so that unit inputs give outputs of the scale of any residual layer; zero bias."""
         init.normal("weight", std=self.std)
         init.zeros("bias")
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
-        """x (B, N, D) -> (B, N, D). Raises ValueError for any other N than that of the constructor."""
+        """x (B, N, D) -> (B, N, D). Raises ValueError unless N is the length of training."""
         check_call(self, self.traits, seq, cache, memory)
         check_length(self, self.length, x)
         weight: Tensor = self.weight

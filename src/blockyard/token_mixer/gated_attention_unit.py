@@ -6,10 +6,10 @@ Equation: W_o (u * A v), A_ij = relu(q_i k_j / n_i + b_ij)^2 over the n_i tokens
 Cost: O(N^2 (S + E) + N D E) time with S query and E hidden channels; O(N^2) memory
 
 Use it with block=single as the paper does: it includes its own channel mixing. Queries and keys are the same S
-channels with different scales and offsets. The paper divides by the sequence length; dividing by the number of visible
-tokens is the same without masks, and makes a padded sequence equal the sequence alone. Its trained bias b of the
-scores is a position scheme: t5_bias, bias_table or bias_offset. The unit has one head and uses the bias of the first;
-with model.heads=1 and a key_dim of its own the scheme has no others.
+channels with different scales and offsets. The paper divides by the sequence length. Dividing by the number of visible
+tokens is the same without masks, and gives a padded sequence the outputs of the sequence alone. The trained bias b of
+the scores is a position scheme: t5_bias, bias_table or bias_offset. The unit has one head and uses the
+bias of the first head of the scheme; with model.heads=1 and a key_dim of its own the scheme has no others.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Offsets(nn.Module):
         self.offset = nn.Parameter(torch.empty(2, width))
 
     def init_weights(self, init: Init) -> None:
-        """Gains around one, so that queries and keys differ; zero offsets."""
+        """Draw gains around one, so that queries and keys differ; zero offsets."""
         gain = torch.empty(self.gain.shape).normal_(1.0, 0.02, generator=init.generator("gain"))
         init.copy("gain", gain)
         init.zeros("offset")
@@ -62,10 +62,10 @@ class GatedAttentionUnit(TokenMixer):
         key_dim: width S of queries and keys; null means model.dim / model.heads
         bias: use biases in the projections
         dropout: dropout rate on the attention weights
-        value_residual: how values are joined with those of the first layer: not at all; mixed, their mean; learned, a
-            sum with two trained numbers a layer
-        value_embedding: which layers add trained vectors of the token ids to their values: none, all, or every second
-            one, the last among them (alternate)
+        value_residual: how values are joined with the values of the first layer: none; mixed is their mean; learned a
+            sum with two trained numbers for each layer
+        value_embedding: layers that add trained vectors of the token ids to their values: none, all, or every second
+            layer, counted back from the last one (alternate)
     """
 
     traits = Traits(
@@ -93,7 +93,7 @@ class GatedAttentionUnit(TokenMixer):
         self.key_width: int = key_dim or ctx.head_dim
         self.dropout = nn.Dropout(dropout)
         self.hidden = max(1, round(expansion * ctx.dim))
-        # Scores are sums over the channels; those of a wider model are as large.
+        # Scores are sums over the channels: in a wider model they shall be as large.
         self.scale = 1.0 if key_dim else 1.0 / ctx.head_ratio
         self.proj_in = linear(ctx, ctx.dim, 2 * self.hidden + self.key_width, bias=bias)
         self.value_sources = value_sources(self, ctx, 1, self.hidden, value_residual, value_embedding)
@@ -102,7 +102,7 @@ class GatedAttentionUnit(TokenMixer):
 
     @classmethod
     def traits_for(cls, options: ChoiceOptions) -> Traits:
-        """With what layers give and read by their options."""
+        """Return the traits under `value_residual` and `value_embedding`."""
         return declared(cls.traits, options)
 
     def forward(self, x: Tensor, seq: Seq, cache: KVCache | None = None, memory: Memory | None = None) -> Tensor:
@@ -115,7 +115,8 @@ class GatedAttentionUnit(TokenMixer):
         gate, v, shared = F.silu(h).split([self.hidden, self.hidden, self.key_width], dim=-1)
         q, k = self.offsets(shared)  # 2 x (B, 1, N, S)
         q, k = rotate(q, k, seq, seq)
-        v, k_seq = v[:, None], seq  # (B, 1, N, E)
+        v = v[:, None]  # (B, 1, N, E)
+        k_seq = seq
         if self.value_sources is not None:
             v = self.value_sources(v, seq)
         if cache is not None:
@@ -123,14 +124,15 @@ class GatedAttentionUnit(TokenMixer):
         see = mask.table(seq, k_seq, Visibility(self.causal))  # (B|1, 1, N, M) or None
         seen = len(k_seq) if see is None else see.sum(-1, keepdim=True).clamp(min=1)  # (B|1, 1, N, 1)
         q = q if self.scale == 1.0 else q * self.scale
-        scores, bias = q @ k.transpose(-1, -2) / seen, mask.bias_table(seq, k_seq, heads=1)  # (B, 1, N, M)
-        weights = F.relu(scores if bias is None else scores + bias).square()
+        scores = q @ k.transpose(-1, -2) / seen  # (B, 1, N, M)
+        bias = mask.bias_table(seq, k_seq, heads=1)
+        weights = F.relu(scores if bias is None else scores + bias).square()  # (B, 1, N, M)
         if see is not None:
-            weights = weights * see
+            weights = weights * see  # a weight of zero hides a key: there is no softmax to renormalise
         kernel.note("eager", [kernel.EAGER])
         return gate * (self.dropout(weights).to(v.dtype) @ v)[:, 0]  # (B, N, E)
 
     def init_cache(self, batch_size: int) -> KVCache:
-        """An empty cache. Raises ValueError where outputs depend on the future."""
+        """Return an empty cache. Raises ValueError for a bidirectional model, whose outputs depend on the future."""
         check_decodes(self.causal)
         return KVCache(batch_size, 1, self.key_width, self.hidden)

@@ -30,7 +30,7 @@ class GatedConv(TokenMixer):
     Documents of a packed sequence do not read each other.
 
     Options:
-        kernel: tokens that the convolution reads, a token itself and those before it
+        kernel: tokens that the convolution reads, the token itself included
         bias: use biases in the projections and in the convolution
     """
 
@@ -60,9 +60,9 @@ class GatedConv(TokenMixer):
         y = self.conv(x, seq, past)
         if not self.causal:
             y = y + reverse(self.conv(reverse(x, seq.valid), backwards(seq)), seq.valid)
-        return after * y
+        return after * y  # (B, N, D)
 
     def init_cache(self, batch_size: int) -> StateCache:
-        """An empty cache. Raises ValueError where outputs depend on the future."""
+        """Return an empty cache. Raises ValueError for a bidirectional model, whose outputs depend on the future."""
         check_decodes(self.causal)
         return StateCache()

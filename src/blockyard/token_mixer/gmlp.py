@@ -35,7 +35,7 @@ class SpatialGate(nn.Module):
         self.bias = nn.Parameter(torch.empty(length))
 
     def init_weights(self, init: Init) -> None:
-        """Near-zero weights and bias one: the gate starts at one, and the unit as an MLP on each token."""
+        """Draw near-zero weights, bias one: the gate starts at one, and the unit as an MLP on each token."""
         init.normal("weight", std=1e-6)
         init.ones("bias")
 
@@ -43,7 +43,7 @@ class SpatialGate(nn.Module):
         """x (B, N, 2 C) -> (B, N, C)."""
         value, gate = x.chunk(2, dim=-1)
         weight = self.weight.tril() if self.causal else self.weight
-        return value * (weight @ self.norm(gate) + self.bias[:, None])
+        return value * (weight @ self.norm(gate) + self.bias[:, None])  # (B, N, C)
 
 
 class GMLP(TokenMixer):
@@ -69,7 +69,7 @@ class GMLP(TokenMixer):
         self.proj_out = residual(ctx, half, ctx.dim, bias=bias)
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
-        """x (B, N, D) -> (B, N, D). Raises ValueError for any other N than that of the constructor."""
+        """x (B, N, D) -> (B, N, D). Raises ValueError unless N is the length of training."""
         check_call(self, self.traits, seq, cache, memory)
         return self.proj_out(self.mix(self.proj_in(x), seq))
 

@@ -26,7 +26,7 @@ SLOPE = 0.2  # of GAT's leaky ReLU
 
 
 class GraphConv(TokenMixer):
-    """Two nodes are neighbours where their distance is one; types of edges are not read.
+    """Two nodes are neighbours if their distance is one; types of edges are not read.
 
     Options:
         kind: gin sums neighbours and applies two layers; gcn averages them by degrees; gat attends to them
@@ -40,17 +40,19 @@ class GraphConv(TokenMixer):
     def __init__(self, ctx: Context, *, kind: Literal["gin", "gcn", "gat"] = "gin", bias: bool = True) -> None:
         super().__init__()
         check_context(self, ctx)
-        self.kind, self.heads = kind, ctx.heads
+        self.kind = kind
+        self.heads = ctx.heads
         self.eps = nn.Parameter(torch.empty(1)) if kind == "gin" else None
         self.hidden = linear(ctx, ctx.dim, ctx.dim, bias=bias, content=0) if kind == "gin" else None
         shape = (ctx.heads, ctx.head_dim)
         self.sends = nn.Parameter(torch.empty(shape)) if kind == "gat" else None  # (H, K)
         self.receives = nn.Parameter(torch.empty(shape)) if kind == "gat" else None
-        self.std, self.scale = (ctx.head_dim / ctx.head_ratio) ** -0.5, 1.0 / ctx.head_ratio
+        self.std = (ctx.head_dim / ctx.head_ratio) ** -0.5
+        self.scale = 1.0 / ctx.head_ratio  # scores of wider heads stay as large
         self.proj_out = residual(ctx, ctx.dim, ctx.dim, bias=bias)
 
     def init_weights(self, init: Init) -> None:
-        """A node counts as much as a neighbour; small vectors of attention."""
+        """Let a node count as much as a neighbour; small vectors of attention."""
         init.zeros("eps")
         init.normal("sends", std=self.std)
         init.normal("receives", std=self.std)
@@ -72,9 +74,10 @@ class GraphConv(TokenMixer):
         return self._attend(_real(x, seq), joined)
 
     def _attend(self, x: Tensor, joined: Tensor) -> Tensor:
-        """Attention over neighbours; the map comes first, as the scores read what it gives: (B, N, D)."""
+        """Attend to neighbours: (B, N, D)."""
         assert self.sends is not None
         assert self.receives is not None
+        # The scores of GAT read the mapped nodes, so the output map comes first, and its bias last.
         h = F.linear(x, self.proj_out.weight).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, N, K)
         scaled = h * self.scale
         sent = (scaled * self.sends[:, None]).sum(-1)  # (B, H, N)
@@ -86,5 +89,6 @@ class GraphConv(TokenMixer):
 
 
 def _real(x: Tensor, seq: Seq) -> Tensor:
-    """The tokens with zeros at padding: no edge leads there, but zero times infinity is not zero."""
+    """Return the tokens with zeros at padding."""
+    # No edge leads to padding, but zero times infinity is not zero.
     return x if seq.valid is None else x.masked_fill(~seq.valid[..., None], 0.0)

@@ -25,8 +25,8 @@ class HardAttention(RuleAttention):
     """Keys that tie for the highest score share the weight.
 
     Options:
-        temperature: temperature of the softmax whose gradient is used; the output does not depend on it
-        dropout: dropout rate on the attention weights; a query whose key is dropped reads zero
+        temperature: temperature of the softmax that gives the gradient; the output does not depend on it
+        dropout: dropout rate on the attention weights; a query reads zero if its key is dropped
     """
 
     @with_options_of(

@@ -1,4 +1,4 @@
-"""Multi-head latent attention (MLA): keys and values are made of a small latent vector, which alone is cached.
+"""Multi-head latent attention (MLA): keys and values are maps of a small latent vector, and only that is cached.
 
 Source: DeepSeek-AI 2024, DeepSeek-V2 (arXiv 2405.04434), section 2.1 and appendix C
 Reference: transformers models/deepseek_v3, DeepseekV3Attention
@@ -11,8 +11,8 @@ Cost: O(N^2 D) time; a cache of rank + K_r numbers a token, whatever the number 
           |   |
           |   +---------------+          Only k_r and its queries have a position: the latent vector has none, so that
           +--> keys, values --+--> y     keys need not be made again. Absorbed, the queries of a decoding step are
-    x --> queries ------------+          compared with the latent vectors themselves, which are the keys and values of
-                                         one head that all query heads share.
+    x --> queries ------------+          compared with the latent vectors themselves: keys and values of one head that
+                                         all query heads share.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class LatentCache(KVCache):
         super().__init__(batch_size, 1, width, 0)
 
     def extend(self, latents: Tensor, seq: Seq) -> tuple[Tensor, Seq]:
-        """Store latents (B, 1, N, rank + K_r) and return all of them and their facts."""
-        every, _, k_seq = self.append(latents, latents[..., :0], seq)
-        return every, k_seq
+        """Store latents (B, 1, N, rank + K_r). Return the latents of all tokens so far and their facts."""
+        all_latents, _, k_seq = self.append(latents, latents[..., :0], seq)
+        return all_latents, k_seq
 
 
 class LatentNorm(nn.RMSNorm):
@@ -56,7 +56,7 @@ class LatentNorm(nn.RMSNorm):
         super().__init__(width, eps=1e-6)
 
     def init_weights(self, init: Init) -> None:
-        """Gain one."""
+        """Set the gain to one."""
         init.ones("weight")
 
     def forward(self, x: Tensor) -> Tensor:
@@ -65,16 +65,16 @@ class LatentNorm(nn.RMSNorm):
 
 
 class LatentAttention(TokenMixer):
-    """Position schemes rotate the channels that are made for it, and may add to the scores.
+    """Position schemes rotate the `rotated_dim` channels of queries and keys, and may add to the scores.
 
     Options:
         rank: channels of the latent vector of keys and values; null means model.dim / 4
-        query_rank: channels of a latent vector that queries are made of; null makes them of the token
+        query_rank: channels of a latent vector in front of the queries; null maps the token itself
         key_dim: channels of queries and keys in each head that do not rotate; null means model.dim / model.heads
         rotated_dim: channels that rotate; null means half as many as model.dim / model.heads, in pairs for each axis
         value_dim: channels of values in each head; null means model.dim / model.heads
         dropout: dropout rate on the attention weights
-        absorbed: decoding steps read the latent vectors themselves; otherwise each makes all keys and values of them
+        absorbed: decoding steps read the latent vectors themselves; false recomputes all keys and values at each step
         score_scale: factor on the scores; null is 1 / sqrt(key_dim + rotated_dim)
     """
 
@@ -99,15 +99,19 @@ class LatentAttention(TokenMixer):
     ) -> None:
         super().__init__()
         check_context(self, ctx)
-        self.causal, self.heads, self.dropout, self.absorbed = ctx.causal, ctx.heads, dropout, absorbed
-        self.key_dim, self.value_dim = key_dim or ctx.head_dim, value_dim or ctx.head_dim
-        pairs = 2 * max(1, ctx.tokens.axes)  # of channels, over the axes
+        self.causal = ctx.causal
+        self.heads = ctx.heads
+        self.dropout = dropout
+        self.absorbed = absorbed
+        self.key_dim = key_dim or ctx.head_dim
+        self.value_dim = value_dim or ctx.head_dim
+        pairs = 2 * max(1, ctx.tokens.axes)  # a rotation needs a pair of channels for each axis
         self.key_width = self.rotated_dim = rotated_dim or max(pairs, ctx.head_dim // 2 // pairs * pairs)
         self.rank = rank or max(1, ctx.dim // 4)
         self.head_dim = self.key_dim + self.rotated_dim
         grows = key_dim is None
         self.scale = ctx.parametrization.factor("scores", ctx) * (score_scale or self.head_dim**-0.5)
-        if score_scale is not None and grows:  # a number is of heads that have not grown
+        if score_scale is not None and grows:  # a number is for heads of the base width
             self.scale *= ctx.head_ratio**-0.5
         self.scale *= 1.0 if grows else ctx.head_ratio**0.5
         queries = ctx.heads * self.head_dim
@@ -116,10 +120,8 @@ class LatentAttention(TokenMixer):
         self.query_norm: nn.Module = nn.Identity()
         self.proj_query: nn.Module = nn.Identity()
         if query_rank is not None:
-            self.query_norm, self.proj_query = (
-                LatentNorm(query_rank),
-                _from_latent(ctx, query_rank, query_rank, queries),
-            )
+            self.query_norm = LatentNorm(query_rank)
+            self.proj_query = _from_latent(ctx, query_rank, query_rank, queries)
         self.latent_norm = LatentNorm(self.rank)
         keys = ctx.heads * self.key_dim
         self.proj_latent = _from_latent(ctx, self.rank, rank, keys + ctx.heads * self.value_dim, content=keys)
@@ -136,7 +138,8 @@ class LatentAttention(TokenMixer):
         q = self.proj_query(self.query_norm(q)).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, N, K + K_r)
         q, q_r = q.split([self.key_dim, self.rotated_dim], dim=-1)
         q_r, k_r = rotate(q_r, k_r[:, None], seq, seq)  # (B, H, N, K_r), (B, 1, N, K_r)
-        latents, k_seq = torch.cat([self.latent_norm(c)[:, None], k_r], dim=-1), seq  # (B, 1, N, rank + K_r)
+        latents = torch.cat([self.latent_norm(c)[:, None], k_r], dim=-1)  # (B, 1, N, rank + K_r)
+        k_seq = seq
         if cache is not None:
             latents, k_seq = cache.extend(latents, seq)
         if self.absorbed and k_seq is not seq:
@@ -145,34 +148,40 @@ class LatentAttention(TokenMixer):
         keys, v = self.proj_latent(c[:, 0]).split([self.heads * self.key_dim, self.heads * self.value_dim], dim=-1)
         keys, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (keys, v))  # (B, H, M, ...)
         k = torch.cat([keys, k_r.expand(-1, self.heads, -1, -1)], dim=-1)  # (B, H, M, K + K_r)
-        return self._attend(torch.cat([q, q_r], dim=-1), k, v, seq, k_seq).transpose(1, 2).flatten(2)
+        y = self._attend(torch.cat([q, q_r], dim=-1), k, v, seq, k_seq)  # (B, H, N, values)
+        return y.transpose(1, 2).flatten(2)  # (B, N, H values)
 
     def _absorbed(self, q: Tensor, q_r: Tensor, latents: Tensor, seq: Seq, k_seq: Seq) -> Tensor:
-        """The same of the latent vectors, which are keys and values of one head: (B, N, H values)."""
+        """Attend to the latent vectors as keys and values of one head: (B, N, H values)."""
+        # q (c W_K)^T = (q W_K^T) c^T: with W_K moved to the query, keys are not made of every latent vector again.
         keys = self.heads * self.key_dim
         to_keys, to_values = self.proj_latent.weight.to(q.dtype).split([keys, self.heads * self.value_dim])
-        q = torch.einsum("bhnk,hkr->bhnr", q, to_keys.unflatten(0, (self.heads, -1)))
+        q = torch.einsum("bhnk,hkr->bhnr", q, to_keys.unflatten(0, (self.heads, -1)))  # (B, H, N, rank)
         y = self._attend(torch.cat([q, q_r], dim=-1), latents, latents[..., : self.rank], seq, k_seq)  # (B, H, N, rank)
-        y = torch.einsum("bhnr,hvr->bnhv", y, to_values.unflatten(0, (self.heads, -1)))
-        return y.flatten(2)
+        y = torch.einsum("bhnr,hvr->bnhv", y, to_values.unflatten(0, (self.heads, -1)))  # (B, N, H, values)
+        return y.flatten(2)  # (B, N, H values)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, seq: Seq, k_seq: Seq) -> Tensor:
         rate = self.dropout if self.training else 0.0
         return attend(q, k, v, seq, k_seq, Visibility(self.causal), dropout=rate, scale=self.scale)
 
     def init_cache(self, batch_size: int) -> LatentCache:
-        """An empty cache. Raises ValueError where outputs depend on the future."""
+        """Return an empty cache. Raises ValueError for a bidirectional model, whose outputs depend on the future."""
         check_decodes(self.causal)
         return LatentCache(batch_size, self.rank + self.rotated_dim)
 
     def prepare(self, x: Tensor, seq: Seq) -> None:
-        """Builds the masks of a sequence once for all layers, where it needs any."""
-        rate, width = self.dropout if self.training else 0.0, max(self.head_dim, self.value_dim)
+        """Build the masks of a sequence once for all layers, if it needs any."""
+        rate = self.dropout if self.training else 0.0
+        width = max(self.head_dim, self.value_dim)
         prepare(seq, Visibility(self.causal), self.heads, width, x, rate)
 
 
 def _from_latent(ctx: Context, width: int, fixed: int | None, d_out: int, content: int = 0) -> Linear:
-    """Return a map of a normalised latent vector; of a `fixed` width it reads as many channels in wider models."""
+    """Return a map of a normalised latent vector.
+
+    fixed: the width as an option; None for a width that grows with the model
+    """
     gain = 1.0 if ctx.gain is None or not content else ctx.gain
     if fixed is not None:
         return Linear(width, d_out, bias=False, std=width**-0.5, role="input", content=content, gain=gain)

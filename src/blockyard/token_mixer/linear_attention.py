@@ -8,8 +8,8 @@ Source: Katharopoulos et al. 2020, Transformers are RNNs (arXiv 2006.16236), eq.
 Reference: the authors' fast_transformers; zoology's TaylorExp; the authors' hedgehog and performer
 Equation: y_i = phi(q_i)^T S / phi(q_i)^T z, S = sum_j phi(k_j) v_j^T, z = sum_j phi(k_j)
 Cost: O(N D F) time with F features per head: K, 2 K for hedgehog and random, about K^p / p! for polynomials of degree
-    p, of which taylor is one of degree 2; a decoding step takes constant time and memory. Packed sequences of a
-    bidirectional model cost O(N^2 D)
+    p, with p = 2 for taylor; a decoding step takes constant time and memory. Packed sequences of a bidirectional model
+    cost O(N^2 D)
 
 A causal sequence is processed in chunks: inside a chunk by a masked product, between chunks through S and z. One
 chunk for the whole sequence is the parallel form, chunks of one token are the recurrent form; all agree.
@@ -53,31 +53,28 @@ from blockyard.weight_init import Init
 MOST_FEATURES = 4096  # of a head; its state has as many rows
 Degree = Annotated[int, Ge(2), Le(8), Because("a polynomial of degree 8 of 8 channels has 12,870 features")]
 Feature = Literal["elu", "relu", "polynomial", "polynomial_relu", "taylor", "hedgehog", "random"]
-NOT_ROTATED = (
-    "polynomial_relu",
-    "hedgehog",
-    "random",
-)  # weights of rotated vectors would not depend on distances alone
+# With these features the weights of rotated vectors would not depend on distances alone.
+NOT_ROTATED = ("polynomial_relu", "hedgehog", "random")
 
 
 class LinearAttention(TokenMixer):
     """Attention without softmax. Documents of a packed sequence are contiguous runs of tokens.
 
     Options:
-        feature: elu is elu(x) + 1; relu is relu(x); polynomial makes the weights (c + q k / sqrt(K))^p, and
-            polynomial_relu (c + relu(q) relu(k) / sqrt(K))^p, which takes no rotation of queries and keys; taylor makes
-            them 1 + s + s^2 / 2 with s = q k / sqrt(K), the first terms of e^s; hedgehog is softmax(W x) and
-            softmax(-W x), with a trained map W of queries and one of keys in each head, and takes no rotation either;
-            random is exp(w x - |x|^2 / 2) for 2 K fixed random w, of queries and keys over K^(1/4): their products
-            have the mean e^s; no rotation
+        feature: elu is elu(x) + 1; relu is relu(x); polynomial gives weights (c + q k / sqrt(K))^p; polynomial_relu
+            gives weights (c + relu(q) relu(k) / sqrt(K))^p; taylor gives weights 1 + s + s^2 / 2 with
+            s = q k / sqrt(K), the first terms of e^s; hedgehog is softmax(W x) and softmax(-W x), with trained maps W
+            of queries and of keys in each head; random is exp(w x - |x|^2 / 2) for 2 K fixed random w, of queries and
+            keys over K^(1/4), with products of mean e^s. polynomial_relu, hedgehog and random take no rotation of
+            queries and keys
         degree: p of the polynomial; even without relu, so that no weight is negative
         constant: c of the polynomial; 0 leaves the monomials of degree p alone
         chunk: tokens of a causal sequence processed at a time; affects speed only
         bias: use biases in the projections
-        value_residual: how values are joined with those of the first layer: not at all; mixed, their mean; learned, a
-            sum with two trained numbers a layer
-        value_embedding: which layers add trained vectors of the token ids to their values: none, all, or every second
-            one, the last among them (alternate)
+        value_residual: how values are joined with the values of the first layer: none; mixed is their mean; learned a
+            sum with two trained numbers for each layer
+        value_embedding: layers that add trained vectors of the token ids to their values: none, all, or every second
+            layer, counted back from the last one (alternate)
     """
 
     traits = Traits(
@@ -103,11 +100,16 @@ class LinearAttention(TokenMixer):
         options = {"feature": feature, "value_residual": value_residual, "value_embedding": value_embedding}
         self.traits = self.traits_for(options)
         check_context(self, ctx)
-        self.causal, self.heads, self.head_dim = ctx.causal, ctx.heads, ctx.head_dim
-        self.feature, self.chunk, self.width = feature, chunk, ctx.heads * ctx.head_dim
-        scale = ctx.score_scale(ctx.head_dim)
-        self.shrink = ctx.head_dim**0.25 if scale is None else scale**-0.5  # of queries and keys of polynomials
+        self.causal = ctx.causal
+        self.heads = ctx.heads
+        self.head_dim = ctx.head_dim
+        self.width = ctx.heads * ctx.head_dim
+        self.feature = feature
+        self.chunk = chunk
         self.constant = constant
+        scale = ctx.score_scale(ctx.head_dim)
+        # Queries and keys are both divided by it, so that their products are scores q k / sqrt(K).
+        self.shrink = ctx.head_dim**0.25 if scale is None else scale**-0.5
         if feature in ("polynomial", "polynomial_relu"):
             self._build_monomials(degree, constant)
         elif (degree, constant) != (2, 1.0):
@@ -120,7 +122,8 @@ class LinearAttention(TokenMixer):
         self.q_map: nn.Module | None = None
         self.k_map: nn.Module | None = None
         if feature == "hedgehog":
-            self.q_map, self.k_map = SoftmaxPair(ctx.heads, ctx.head_dim), SoftmaxPair(ctx.heads, ctx.head_dim)
+            self.q_map = SoftmaxPair(ctx.heads, ctx.head_dim)
+            self.k_map = SoftmaxPair(ctx.heads, ctx.head_dim)
         elif feature == "random":
             self.q_map = self.k_map = RandomFeatures(ctx.head_dim, 2 * ctx.head_dim, self.shrink)
         self.proj_in = linear(ctx, ctx.dim, 3 * self.width, bias=bias, content=2 * self.width)
@@ -129,9 +132,11 @@ class LinearAttention(TokenMixer):
 
     @classmethod
     def traits_for(cls, options: ChoiceOptions) -> Traits:
-        """Without ports for polynomial_relu, as a rotated vector loses other channels to relu, and for hedgehog."""
+        """Return the traits, without ports for the features of `NOT_ROTATED`."""
         traits = declared(cls.traits, options)
-        return replace(traits, ports=frozenset()) if options.get("feature") in NOT_ROTATED else traits
+        if options.get("feature") in NOT_ROTATED:
+            return replace(traits, ports=frozenset())
+        return traits
 
     def _build_monomials(self, degree: int, constant: float) -> None:
         if degree % 2 and self.feature == "polynomial":
@@ -150,16 +155,17 @@ class LinearAttention(TokenMixer):
         self.register_buffer("factor", factor, persistent=False)
 
     def forward(self, x: Tensor, seq: Seq, cache: StateCache | None = None, memory: Memory | None = None) -> Tensor:
-        """x (B, N, D) -> (B, N, D); with `memory`, keys and values come from it and nothing is causal."""
+        """x (B, N, D) -> (B, N, D). With `memory`, keys and values come from it and nothing is causal."""
         check_call(self, self.traits, seq, cache, memory)
         if memory is None:
             return self.proj_out(self.mix(self.proj_in(x), seq, cache))  # (B, N, D)
         if cache is not None:
             raise ValueError("cross-attention keeps no cache; pass either cache or memory")
-        bias, split = self.proj_in.bias, self.width
+        split = self.width
+        bias = self.proj_in.bias
         q = F.linear(x, self.proj_in.weight[:split], None if bias is None else bias[:split])  # (B, N, D)
         kv = F.linear(memory.x, self.proj_in.weight[split:], None if bias is None else bias[split:])  # (B, M, 2 D)
-        k, v = kv.chunk(2, dim=-1)
+        k, v = kv.chunk(2, dim=-1)  # 2 x (B, M, D)
         return self.proj_out(self._attend(q, k, v, seq, memory.seq, None, causal=False))
 
     def mix(self, h: Tensor, seq: Seq, cache: StateCache | None = None) -> Tensor:
@@ -171,7 +177,7 @@ class LinearAttention(TokenMixer):
         return self._attend(q, k, v, seq, seq, cache, self.causal)
 
     def init_cache(self, batch_size: int) -> StateCache:
-        """An empty state. Raises ValueError where outputs depend on the future."""
+        """Return an empty state. Raises ValueError for a bidirectional model, whose outputs depend on the future."""
         check_decodes(self.causal)
         return StateCache()
 
@@ -180,7 +186,7 @@ class LinearAttention(TokenMixer):
     ) -> Tensor:
         """q (B, N, H K), k and v (B, M, H K) -> (B, N, H K). Sums are in float32 at least."""
         exact = torch.promote_types(v.dtype, torch.float32)
-        q, k, values = (each.to(exact).unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in (q, k, v))
+        q, k, values = (part.to(exact).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (q, k, v))
         with full_precision(v):
             out = self._weighted_mean(q, k, values, seq, k_seq, cache, causal)  # (B, H, N, K)
         return out.transpose(1, 2).flatten(2).to(v.dtype)  # (B, N, H K)
@@ -195,12 +201,14 @@ class LinearAttention(TokenMixer):
         elif self.q_map is not None and self.k_map is not None:
             q_rotated, k_rotated = q, k = self.q_map(q), self.k_map(k)  # (B, H, N, 2 K), (B, H, M, 2 K)
         else:
+            # Rotated features may be negative, so the denominator has the unrotated ones (RoFormer, eq. 19).
             q_rotated, k_rotated = q, k = self._features(q), self._features(k)  # (B, H, N, F), (B, H, M, F)
             if "queries_and_keys" in self.traits.ports:  # a scheme may be there for other layers
                 q_rotated, k_rotated = rotate(q, k, seq, k_seq)
         if k_seq.valid is not None:
-            valid = k_seq.valid[:, None, :, None]
-            k, k_rotated = k * valid, k_rotated * valid
+            valid = k_seq.valid[:, None, :, None]  # (B, 1, M, 1)
+            k = k * valid
+            k_rotated = k_rotated * valid
         if causal:
             numerator, denominator = self._causal_sums((q, q_rotated, k, k_rotated, v), seq, cache)
         else:
@@ -215,7 +223,8 @@ class LinearAttention(TokenMixer):
     def _causal_sums(
         self, parts: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], seq: Seq, cache: StateCache | None
     ) -> tuple[Tensor, Tensor]:
-        """Numerator and denominator; the sums that every token starts from (a cache, a prefix) are `base`."""
+        """Return numerator and denominator."""
+        # The sums that every token starts from, of a cache or of the prefix.
         base = None if cache is None or cache.parts is None else (cache.parts[0], cache.parts[1])
         if seq.segment is None:
             numerator, denominator, base = chunked_sums(parts, base, None, self.chunk)
@@ -225,7 +234,7 @@ class LinearAttention(TokenMixer):
         check_one_document(self, seq, cache)
         q, q_rotated, k, k_rotated, v = parts
         numerators, denominators = [], []
-        p = seq.num_prefix
+        p = seq.num_prefix  # every document reads the prefix
         if p:
             prefix = (q[:, :, :p], q_rotated[:, :, :p], k[:, :, :p], k_rotated[:, :, :p], v[:, :, :p])
             numerator, denominator, base = chunked_sums(prefix, None, None, self.chunk)
@@ -240,12 +249,14 @@ class LinearAttention(TokenMixer):
             return x.clamp(max=0).exp() + F.relu(x)  # elu(x) + 1; torch 2.14 miscompiles elu's gradient
         if self.feature == "relu":
             return F.relu(x)
-        x = F.relu(x) if self.feature == "polynomial_relu" else x
+        if self.feature == "polynomial_relu":
+            x = F.relu(x)
         x = x / self.shrink
         if self.feature == "taylor":
-            squares = monomial_features(x, self.index, self.factor) * 2**-0.5
+            squares = monomial_features(x, self.index, self.factor) * 2**-0.5  # their products are s^2 / 2
             return torch.cat([torch.ones_like(x[..., :1]), x, squares], dim=-1)
         if self.constant:
+            # One more channel sqrt(c) adds c to the product of two vectors.
             x = torch.cat([torch.full_like(x[..., :1], math.sqrt(self.constant)), x], dim=-1)  # (B, H, N, K + 1)
         return monomial_features(x, self.index, self.factor)
 
@@ -260,7 +271,7 @@ class SoftmaxPair(nn.Module):
         self.weight = nn.Parameter(torch.empty(heads, width, width))
 
     def init_weights(self, init: Init) -> None:
-        """The identity."""
+        """Set the maps to the identity."""
         init.copy("weight", torch.eye(self.weight.shape[-1]).expand_as(self.weight))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -272,10 +283,11 @@ class SoftmaxPair(nn.Module):
 class RandomFeatures(nn.Module):
     """Features of Performer: exp(w x - |x|^2 / 2) over the square root of their number, for random directions w.
 
-    Directions are orthogonal in blocks of as many as channels, each as long as a normal vector. They are not trained.
-    Exponents are at most |w|^2 / 2, about K / 2.
+    Directions are not trained. They are orthogonal in blocks of `width`, each as long as a normal vector. Exponents are
+    at most |w|^2 / 2, about K / 2.
 
-    width: channels of x, which is divided by `shrink`
+    width: channels of x
+    shrink: divisor of x
     """
 
     directions: Tensor
@@ -286,8 +298,9 @@ class RandomFeatures(nn.Module):
         self.register_buffer("directions", torch.zeros(count, width))
 
     def init_weights(self, init: Init) -> None:
-        """Random directions, the same for all heads."""
-        generator, (count, width) = init.generator("directions"), self.directions.shape
+        """Draw random directions, the same for all heads."""
+        generator = init.generator("directions")
+        count, width = self.directions.shape
         blocks = torch.empty(-(-count // width), width, width).normal_(generator=generator)
         length = torch.empty(count, width).normal_(generator=generator).norm(dim=-1, keepdim=True)
         q, r = torch.linalg.qr(blocks)
@@ -302,44 +315,47 @@ class RandomFeatures(nn.Module):
 
 
 def count_monomials(width: int, degree: int, *, constant: bool) -> int:
-    """Return how many features `monomials` lists."""
+    """Return the number of features of `monomials`."""
     return math.comb(width + constant + degree - 1, degree)
 
 
 def monomials(width: int, degree: int) -> tuple[Tensor, Tensor]:
     """Return the products of `degree` channels of a vector: their indices (F, degree), and a factor each (F,).
 
-    With phi(x)_f = factor_f x[index_f1] ... x[index_fp], phi(x)^T phi(y) = (x^T y)^p: the square of a factor counts the
-    orders in which its product occurs, p! over the factorials of how often each channel does.
+    With phi(x)_f = factor_f x[index_f1] ... x[index_fp], phi(x)^T phi(y) = (x^T y)^p.
     """
     index = list(combinations_with_replacement(range(width), degree))
-    orders = [
-        math.factorial(degree) / math.prod(math.factorial(times) for times in Counter(each).values()) for each in index
-    ]
+    orders = []
+    for channels in index:
+        # The square of a factor is the number of orders in which its product occurs in (x^T y)^p.
+        repeats = math.prod(math.factorial(times) for times in Counter(channels).values())
+        orders.append(math.factorial(degree) / repeats)
     return torch.tensor(index), torch.tensor(orders, dtype=torch.float64).sqrt()
 
 
 def monomial_features(x: Tensor, index: Tensor, factor: Tensor) -> Tensor:
-    """phi(x): (..., width) -> (..., F)."""
+    """Return phi(x): (..., width) -> (..., F)."""
     product = x.index_select(-1, index[:, 0])
     for column in range(1, index.shape[1]):
         product = product * x.index_select(-1, index[:, column])
     return product * factor.to(x.dtype)
 
 
-# The two sums of linear attention, numerator and denominator: over all tokens, masked, or causally in chunks.
-# Arguments are queries and keys before and after rotation, and values. The denominator takes the unrotated ones.
-
-
 def full_sums(q: Tensor, q_rotated: Tensor, k: Tensor, k_rotated: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Every query reads every key: numerator (B, H, N, K) and denominator (B, H, N, 1)."""
+    """Return numerator (B, H, N, K) and denominator (B, H, N, 1) for queries that read every key.
+
+    q, k: features before rotation, of the denominator; q_rotated, k_rotated: features of the numerator; v: values
+    """
     return q_rotated @ (k_rotated.transpose(-1, -2) @ v), q @ k.sum(2)[..., None]
 
 
 def masked_sums(
     q: Tensor, q_rotated: Tensor, k: Tensor, k_rotated: Tensor, v: Tensor, visible: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The same over what each query may read, visible (B|1, 1, N, M), with all N M weights computed."""
+    """Return numerator and denominator over the visible keys of each query, with all N M weights computed.
+
+    visible: (B|1, 1, N, M) bool
+    """
     numerator = (q_rotated @ k_rotated.transpose(-1, -2) * visible) @ v  # (B, H, N, K)
     return numerator, (q @ k.transpose(-1, -2) * visible).sum(-1, keepdim=True)
 
@@ -350,35 +366,43 @@ def chunked_sums(
     segment: Tensor | None,
     chunk: int,
 ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-    """Causal sums over `parts` (q, rotated q, k, rotated k: (B, H, N, F); v: (B, H, N, K)), `chunk` tokens at a time.
+    """Return causal numerator and denominator, `chunk` tokens at a time, and the sums over the whole sequence.
 
-    base (B, H, F, K), (B, H, F): sums over earlier tokens that every token reads. segment (B, N): a token reads
-    only its own segment, besides the base. Returns numerator, denominator, and the sums over the whole sequence.
+    parts: q, rotated q, k, rotated k (B, H, N, F) each, and v (B, H, N, K)
+    base: sums (B, H, F, K) and (B, H, F) over earlier tokens that every token reads
+    segment: (B, N), a token reads only its own segment, besides the base
     """
     size = parts[0].shape[2]
     if base is None:
         q, v = parts[0], parts[4]
         base = (q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3]), q.new_zeros(*q.shape[:2], q.shape[3]))
-    values, counts = (torch.zeros_like(each) for each in base)  # of the current document
+    values = torch.zeros_like(base[0])  # S of the current document, up to the chunk
+    counts = torch.zeros_like(base[1])  # z of the current document, up to the chunk
     numerators, denominators = [], []
     last: Tensor | None = None
     for start in range(0, size, chunk):
-        q, q_rotated, k, k_rotated, v = (each[:, :, start : start + chunk] for each in parts)
+        q, q_rotated, k, k_rotated, v = (part[:, :, start : start + chunk] for part in parts)
         visible = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device).tril()[None, None]
-        numerator, denominator = q_rotated @ values, q @ counts[..., None]  # earlier chunks of the same document
+        numerator = q_rotated @ values  # earlier chunks of the same document
+        denominator = q @ counts[..., None]
         ids = None if segment is None else segment[:, None, start : start + chunk, None]  # (B, 1, n, 1)
         if ids is not None:
             visible = visible & (ids == ids.transpose(-1, -2))
-            if last is not None:
-                numerator, denominator = numerator * (ids == last), denominator * (ids == last)
+            if last is not None:  # a document that begins in this chunk has no earlier chunks
+                numerator = numerator * (ids == last)
+                denominator = denominator * (ids == last)
         inner = masked_sums(q, q_rotated, k, k_rotated, v, visible)
         numerators.append(numerator + inner[0] + q_rotated @ base[0])
         denominators.append(denominator + inner[1] + q @ base[1][..., None])
         if ids is not None:
             end = ids[:, :, -1:]  # (B, 1, 1, 1)
+            # Only the document at the end of the chunk goes on in the next one.
             if last is not None:
-                values, counts = values * (end == last), counts * (end == last)[..., 0]
-            k, k_rotated, last = k * (ids == end), k_rotated * (ids == end), end
+                values = values * (end == last)
+                counts = counts * (end == last)[..., 0]
+            k = k * (ids == end)
+            k_rotated = k_rotated * (ids == end)
+            last = end
         values = values + k_rotated.transpose(-1, -2) @ v
         counts = counts + k.sum(2)
     return torch.cat(numerators, 2), torch.cat(denominators, 2), (base[0] + values, base[1] + counts)

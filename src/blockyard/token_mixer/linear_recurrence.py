@@ -2,7 +2,7 @@
 
 Source: Feng et al. 2024, Were RNNs All We Needed? (arXiv 2410.01201), eq. of minGRU; decay=fixed is a moving average
     with one trained rate per channel, near the LRU of Orvieto et al. 2023, Resurrecting Recurrent Neural Networks for
-    Long Sequences (arXiv 2303.06349), whose decays are complex and whose input is scaled by sqrt(1 - |a|^2)
+    Long Sequences (arXiv 2303.06349), which has complex decays and scales the input by sqrt(1 - |a|^2)
 Reference: a loop; the scan is Blelloch's (1990)
 Equation: h_t = a_t h_(t-1) + (1 - a_t) W_v x_t, a_t = sigmoid(W_a x_t), or one trained number per channel
 Cost: O(N D E) time, O(N E log N) for the scan of E channels; a decoding step takes constant time and memory
@@ -49,14 +49,15 @@ class LinearRecurrence(TokenMixer):
     ) -> None:
         super().__init__()
         check_context(self, ctx)
-        self.causal, self.decay = ctx.causal, decay
+        self.causal = ctx.causal
+        self.decay = decay
         self.hidden = 2 * max(1, round(expansion * ctx.dim / 2))
         self.proj_in = linear(ctx, ctx.dim, self.hidden * (2 if decay == "input" else 1), bias=bias)
         self.rate = nn.Parameter(torch.empty(self.hidden)) if decay == "fixed" else None
         self.proj_out = residual(ctx, self.hidden, ctx.dim, bias=bias)
 
     def init_weights(self, init: Init) -> None:
-        """Fixed decays start uniform between 0.5 and 0.999 per token."""
+        """Draw fixed decays uniformly between 0.5 and 0.999 per token."""
         if self.rate is not None:
             decay = torch.empty(self.rate.shape).uniform_(0.5, 0.999, generator=init.generator("rate"))
             init.copy("rate", torch.logit(decay))
@@ -71,11 +72,15 @@ class LinearRecurrence(TokenMixer):
         exact = h.to(torch.promote_types(h.dtype, torch.float32))
         value = exact[..., : self.hidden]  # (B, N, E)
         logit = exact[..., self.hidden :] if self.rate is None else self.rate.to(exact.dtype).expand_as(value)
-        a, b = torch.sigmoid(logit), torch.sigmoid(-logit) * value  # 2 x (B, N, E)
+        a = torch.sigmoid(logit)  # (B, N, E)
+        b = torch.sigmoid(-logit) * value  # 1 - a as a sigmoid keeps its digits where a is near one
         if seq.valid is not None:  # padding leaves the state as it is
-            a, b = a.masked_fill(~seq.valid[..., None], 1.0), b.masked_fill(~seq.valid[..., None], 0.0)
+            padding = ~seq.valid[..., None]
+            a = a.masked_fill(padding, 1.0)
+            b = b.masked_fill(padding, 0.0)
         if self.causal:
-            states = causal_states(a, b, seq, None if cache is None or cache.parts is None else cache.parts[0])
+            start = None if cache is None or cache.parts is None else cache.parts[0]
+            states = causal_states(a, b, seq, start)
             if cache is not None:
                 cache.store(states[:, -1])
             return states.to(h.dtype)  # (B, N, E)
@@ -88,6 +93,6 @@ class LinearRecurrence(TokenMixer):
         return torch.cat([forwards, backwards], dim=-1).to(h.dtype)  # (B, N, E)
 
     def init_cache(self, batch_size: int) -> StateCache:
-        """An empty state. Raises ValueError where outputs depend on the future."""
+        """Return an empty state. Raises ValueError for a bidirectional model, whose outputs depend on the future."""
         check_decodes(self.causal)
         return StateCache()

@@ -34,8 +34,9 @@ from blockyard.token_mixer._neighbours import cache_window, full_grid
 from blockyard.token_mixer._short_conv import Kernel, ShortConv
 from blockyard.weight_init import Init
 
-# Shares of the sequence length at which the fastest and the slowest channel have decayed to REMAINDER of their weight.
-FAST, SLOW, REMAINDER = 0.3, 1.5, 1e-2
+FAST = 0.3  # share of the sequence length at which the fastest channel has decayed to REMAINDER
+SLOW = 1.5  # the same of the slowest channel
+REMAINDER = 1e-2
 LARGEST = 2**25  # weights of matrices: 128 MiB in float32
 
 
@@ -44,8 +45,10 @@ class Weights(nn.Module):
 
     def __init__(self, ctx: Context, width: int, waves: int, full: bool, gain: float) -> None:
         super().__init__()
-        self.dim, self.full = ctx.dim, full
-        self.axes, self.waves = ctx.tokens.axes, waves
+        self.dim = ctx.dim
+        self.full = full
+        self.axes = ctx.tokens.axes
+        self.waves = waves
         self.scale = max(ctx.tokens.grid)
         self.rates = (-math.log(REMAINDER) / SLOW, -math.log(REMAINDER) / FAST)
         features = self.axes * (1 + 2 * waves)
@@ -72,7 +75,7 @@ class Weights(nn.Module):
 
 
 class Gates(nn.Module):
-    """What is in front of the convolution and behind it with `gated`: projections, short convolution and two gates."""
+    """The parts around the convolution with `gated`: projections, short convolution and two gates."""
 
     roles: ClassVar[dict[str, Role]] = {"through": "vector"}
 
@@ -85,16 +88,17 @@ class Gates(nn.Module):
         self.proj_out = residual(ctx, ctx.dim, ctx.dim)
 
     def init_weights(self, init: Init) -> None:
-        """What passes the convolution by has a factor of one."""
+        """Set the factor s of inputs that pass the convolution by to one."""
         init.ones("through")
 
     def enter(self, h: Tensor, seq: Seq) -> tuple[Tensor, Tensor]:
         """The projections h (B, N, 3 D) -> the gate c and z = b * v, 2 x (B, N, D)."""
-        after, before, v = (h if self.conv is None else self.conv(h, seq)).chunk(3, dim=-1)
+        convolved = h if self.conv is None else self.conv(h, seq)
+        after, before, v = convolved.chunk(3, dim=-1)
         return after, before * v
 
     def leave(self, after: Tensor, sums: Tensor, z: Tensor, dtype: torch.dtype) -> Tensor:
-        """The gate, the sums of the convolution and its inputs, each (B, N, D) -> (B, N, D)."""
+        """The gate c, the sums of the convolution and its inputs z, (B, N, D) each -> (B, N, D)."""
         return self.proj_out((after * (sums + self.through.to(z.dtype) * z)).to(dtype))
 
 
@@ -105,12 +109,12 @@ class LongConv(TokenMixer):
         cutoff: distance from which on weights are zero, as in a short convolution; null means no cutoff
         width: hidden channels of the network that computes the weights
         waves: number of sines and cosines of the distance that the network reads, besides the distance itself
-        coordinates: what g is a function of: distances in tokens (index), or as shares of the sequence or image
-            (relative), so that it can be evaluated at another resolution than in training
+        coordinates: unit of the distances that g reads: tokens (index), or shares of the sequence or image (relative),
+            so that it can be evaluated at another resolution than in training
         mixing: channel weighs each channel alone; full makes every output channel a sum over all input channels
         gated: convolve the product of two projections of the tokens, multiply the sum by a third one, and project it
-        conv: tokens that a short convolution of the three projections reads, a token itself and those before it; 0
-            leaves it out
+        conv: tokens that a short convolution of the three projections reads, the token itself included; 0 leaves it
+            out
     """
 
     traits = Traits(causal=True, padding=True, packing=True, prefix=False, axes=frozenset({1, 2}))
@@ -173,9 +177,10 @@ class LongConv(TokenMixer):
         return self.gates.leave(after[:, new], self._sums(z, seq, k_seq), z[:, new], x.dtype)
 
     def _sums(self, x: Tensor, seq: Seq, k_seq: Seq | None) -> Tensor:
-        """The convolution at the tokens of `seq`, in float32 at least: (B, N, D).
+        """Return the convolution at the tokens of `seq`, in float32 at least: (B, N, D).
 
-        x: (B, M, D), of the tokens of `k_seq`, which are those of a cache too; None is of those of `seq`
+        x: (B, M, D), the tokens of `k_seq`
+        k_seq: facts of the tokens with the cached ones in front; None without a cache
         """
         with full_precision(x):
             exact = x.to(torch.promote_types(x.dtype, torch.float32))
@@ -189,25 +194,29 @@ class LongConv(TokenMixer):
             return self._pairwise(exact, seq, seq)
 
     def init_cache(self, batch_size: int) -> InputCache:
-        """An empty cache. Raises ValueError where outputs depend on the future."""
+        """Return an empty cache. Raises ValueError for a bidirectional model, whose outputs depend on the future."""
         check_decodes(self.causal)
         if self.cutoff is None:
             return InputCache(batch_size, None)
         reach = self.cutoff - 1
         window = reach if self.axes == 1 else cache_window(2 * reach + 1, self.tokens)
-        # In front of what it reaches the short convolution needs a few inputs more.
-        return InputCache(batch_size, window + (0 if self.gates is None else self.gates.reach))
+        # The short convolution at the earliest input in reach needs a few inputs more.
+        further = 0 if self.gates is None else self.gates.reach
+        return InputCache(batch_size, window + further)
 
     def kernel(self, distance: Tensor, sides: tuple[int, ...] | None = None) -> Tensor:
-        """g at integer distances (..., A) from key to query along each axis: (..., D), or (..., D, D).
+        """Return g at integer distances (..., A) from key to query along each axis: (..., D), or (..., D, D).
 
-        sides: numbers of tokens of the sequence along each axis; None where it is a part of one as in training
+        sides: number of tokens of the sequence along each axis; None for a part of a sequence as in training
         """
         share = 1.0
         if self.relative and sides is not None and sides != self.tokens.grid:
             ratios = [trained / side for trained, side in zip(self.tokens.grid, sides, strict=True)]
-            distance, share = distance * distance.new_tensor(ratios), math.prod(ratios)
-        weights = self.weights(distance) * share if share != 1.0 else self.weights(distance)
+            distance = distance * distance.new_tensor(ratios)
+            share = math.prod(ratios)
+        weights = self.weights(distance)
+        if share != 1.0:
+            weights = weights * share
         keep = distance.new_ones(distance.shape[:-1], dtype=torch.bool)
         if self.causal:  # later tokens have a negative distance, on a grid along the first axis that differs
             keep = distance[..., 0] >= 0
@@ -218,9 +227,11 @@ class LongConv(TokenMixer):
         return weights * (keep[..., None, None] if self.full else keep[..., None])
 
     def _by_fft(self, x: Tensor, grid: tuple[int, ...]) -> Tensor:
-        """By an FFT of twice the sides, so that nothing wraps around: (B, N, D)."""
-        sides, dims = tuple(2 * side for side in grid), tuple(range(1, 1 + self.axes))
+        """Convolve a line or a full grid by FFT: (B, N, D)."""
+        sides = tuple(2 * side for side in grid)  # twice as long, so that nothing wraps around
+        dims = tuple(range(1, 1 + self.axes))
         lines = [torch.arange(n, device=x.device, dtype=x.dtype) for n in sides]
+        # The second half of a spectrum of length n has the negative distances.
         lines = [torch.where(line < n / 2, line, line - n) for line, n in zip(lines, sides, strict=True)]
         distance = torch.stack(torch.meshgrid(*lines, indexing="ij"), dim=-1)  # (*sides, A)
         weights = torch.fft.rfftn(self.kernel(distance, grid)[None], dim=dims)
@@ -232,7 +243,7 @@ class LongConv(TokenMixer):
         return out.flatten(1, self.axes)  # (B, N, D)
 
     def _pairwise(self, x: Tensor, seq: Seq, k_seq: Seq) -> Tensor:
-        """By the weight of every pair of tokens: x (B, M, D) of `k_seq` -> (B, N, D)."""
+        """Convolve by the weight of every pair of tokens: x (B, M, D) of `k_seq` -> (B, N, D)."""
         if self.axes == 1:
             distance = (seq.index[:, None] - k_seq.index)[None, ..., None]  # (1, N, M, 1)
         else:
@@ -247,7 +258,7 @@ class LongConv(TokenMixer):
 
 
 def _real(x: Tensor, seq: Seq) -> Tensor:
-    """x (B, N, C) with zeros at padding."""
+    """Return x (B, N, C) with zeros at padding."""
     return x if seq.valid is None else x.masked_fill(~seq.valid[..., None], 0.0)
 
 

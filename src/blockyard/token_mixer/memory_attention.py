@@ -1,11 +1,11 @@
-"""Memory attention: trained keys and values in addition to those of the sequence, the same for every sequence.
+"""Memory attention: trained keys and values, the same for every sequence, in front of the keys of the sequence.
 
 Source: Sukhbaatar et al. 2019, Augmenting Self-attention with Persistent Memory (arXiv 1907.01470), eq. 5 to 7
 Reference: torch.nn.MultiheadAttention(add_bias_kv=True), which is one slot
 Equation: softmax(Q [K_trained; K]^T / sqrt(K)) [V_trained; V]
 Cost: O(N (N + slots) D) time, 2 slots D parameters
 
-    With channel_mixer=none this is the paper's all-attention layer, whose slots replace the feed-forward layer.
+    With channel_mixer=none this is the paper's all-attention layer: slots replace the feed-forward layer.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from blockyard.weight_init import Init
 class MemoryAttention(Attention):
     """The slots have no position: no scheme acts on them, and every token sees all of them.
 
-    It does not support cross-attention. Weight decay applies to the slots as it does to the two matrices of a
-    feed-forward layer. They are a small table per head and not one matrix, so Muon leaves them to AdamW.
+    It does not support cross-attention. Weight decay applies to the slots, as to the two matrices of a feed-forward
+    layer. They are a small table for each head and not one matrix, so Muon leaves them to AdamW.
 
     Options:
         slots: number of trained keys and values per key head
@@ -44,17 +44,18 @@ class MemoryAttention(Attention):
         super().__init__(ctx, **options)
         self.slots = slots
         # The scale of the keys and values of a normalised sequence.
-        self.std, self.gain = ctx.init_std * ctx.dim**0.5, 1.0 if ctx.gain is None else ctx.gain
+        self.std = ctx.init_std * ctx.dim**0.5
+        self.gain = 1.0 if ctx.gain is None else ctx.gain
         self.keys = nn.Parameter(torch.empty(self.kv_heads, slots, self.head_dim))  # (H', slots, K)
         self.values = nn.Parameter(torch.empty(self.kv_heads, slots, self.value_dim))  # (H', slots, values)
 
     def init_weights(self, init: Init) -> None:
-        """Normal keys and values."""
+        """Draw normal keys and values."""
         init.normal("keys", std=self.std)
         init.normal("values", std=self.std * self.gain)
 
     def _key_seq(self, seq: Seq) -> Seq:
-        """The `Seq` of the slots and the sequence's own keys."""
+        """Return the facts of the slots and the sequence's own keys."""
         return with_slots(seq, self.slots)
 
     def _attend(
@@ -66,17 +67,15 @@ class MemoryAttention(Attention):
         k_seq: Seq,
         visibility: Visibility,
     ) -> Tensor:
-        """As `Attention._attend`, over the slots and the given keys: (B, N, H values)."""
+        """Attend to the slots and the given keys, and join the heads: (B, N, H values)."""
         k = torch.cat([self.keys.to(k.dtype).expand(k.shape[0], -1, -1, -1), k], dim=2)  # (B, H', slots + M, K)
-        v = torch.cat([self.values.to(v.dtype).expand(v.shape[0], -1, -1, -1), v], dim=2)
+        v = torch.cat([self.values.to(v.dtype).expand(v.shape[0], -1, -1, -1), v], dim=2)  # (B, H', slots + M, values)
         return super()._attend(q, k, v, seq, self._key_seq(k_seq), visibility)
 
 
 def with_slots(seq: Seq, slots: int) -> Seq:
-    """The `Seq` of keys behind `slots` slots, which act as a prefix: first, valid, of no document.
-
-    Stored in `seq.memo`, so that layers share the masks.
-    """
+    """Return the facts of keys behind `slots` slots. Slots act as a prefix: first, valid, of no document."""
+    # Stored in `seq.memo`, so that layers share the masks.
     name = f"{slots} slots"
     if name in seq.memo:
         return seq.memo[name]

@@ -19,14 +19,15 @@ decays f_t e^(m_(t-1) - m_t) and inputs i_t e^(-m_t), which are at most 1, and |
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Because, Context, Heads, Length, Memory, Positive, Role, Seq, Width
+from blockyard.contracts import Because, Context, Memory, Positive, Role, Seq, Width
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.ops.linear import linear, output, residual
 from blockyard.ops.rotate import rotate
 from blockyard.ops.shaping import capped
@@ -51,47 +52,45 @@ class MLSTM(StateMixer):
         gate_cap: bound c on the arguments of both gates, by a tanh; null is none
         input_bias: initial bias of the input gates; -10 starts with a memory that takes in almost nothing
         conv: tokens that a short convolution of queries, keys and values reads, with silu after it; 0 leaves both out
-        num_heads: number of heads, each with a memory of its own; null means model.heads
-        key_dim: width of queries and keys in each head; null means model.dim / model.heads
-        value_dim: width of values in each head; null means model.dim / model.heads
         eps: term added to the variance by the norm of the outputs
-        chunk: tokens processed at a time; affects speed only
     """
 
     traits = replace(StateMixer.traits, ports=frozenset({"queries_and_keys"}))
     closed: ClassVar[float] = -torch.inf  # the logarithm of i_t at padding
     roles: ClassVar[dict[str, Role]] = {"gate_bias": "fixed", "gain": "vector"}
 
+    @with_options_of(StateMixer)
     def __init__(
         self,
         ctx: Context,
         *,
         gate_cap: Positive | None = None,
         input_bias: InputBias = 0.0,
-        conv: Kernel = 0,
-        num_heads: Heads | None = None,
         key_dim: Width | None = None,
-        value_dim: Width | None = None,
+        conv: Kernel = 0,
         eps: Positive = 1e-6,
-        chunk: Length = 32,
+        **options: Any,
     ) -> None:
-        fixed_width = key_dim is not None
-        heads, key_dim, value_dim = num_heads or ctx.heads, key_dim or ctx.head_dim, value_dim or ctx.head_dim
-        widths = [heads * key_dim, heads * key_dim, heads * value_dim]
-        super().__init__(ctx, heads, ShortConv(sum(widths), conv) if conv else None, chunk)
+        super().__init__(ctx, key_dim=key_dim, **options)
+        self.key_width = self.key_dim
+        keys = self.heads * self.key_dim
+        values = self.heads * self.value_dim
+        self.widths = [keys, keys, values]
+        self.conv = ShortConv(sum(self.widths), conv) if conv else None
         check_context(self, ctx)
-        self.widths, self.gate_cap, self.input_bias, self.eps = widths, gate_cap, input_bias, eps
-        self.key_width = key_dim
-        scale = ctx.score_scale(key_dim, grows=not fixed_width)
-        self.scale = key_dim**-0.5 if scale is None else scale
-        self.proj_in = linear(ctx, ctx.dim, sum(widths) + widths[2], content=sum(widths[:2]))  # q, k, v, o
-        self.proj_gates = output(ctx, ctx.dim, 2 * heads)
-        self.gate_bias = nn.Parameter(torch.empty(2 * heads))  # of i, and of f
-        self.gain = nn.Parameter(torch.empty(widths[2]))
-        self.proj_out = residual(ctx, widths[2], ctx.dim)
+        self.gate_cap = gate_cap
+        self.input_bias = input_bias
+        self.eps = eps
+        scale = ctx.score_scale(self.key_dim, grows=key_dim is None)
+        self.scale = self.key_dim**-0.5 if scale is None else scale
+        self.proj_in = linear(ctx, ctx.dim, sum(self.widths) + values, content=2 * keys)  # q, k, v, o
+        self.proj_gates = output(ctx, ctx.dim, 2 * self.heads)
+        self.gate_bias = nn.Parameter(torch.empty(2 * self.heads))  # of i, and of f
+        self.gain = nn.Parameter(torch.empty(values))
+        self.proj_out = residual(ctx, values, ctx.dim)
 
     def init_weights(self, init: Init) -> None:
-        """The biases of both gates, those of f at equal steps over the heads; a gain of one."""
+        """Set the biases of both gates, for f at equal steps over the heads, and a gain of one."""
         inputs = torch.full((self.heads,), self.input_bias)
         init.copy("gate_bias", torch.cat([inputs, torch.linspace(*FORGET_BIASES, self.heads)]))
         init.ones("gain")
@@ -118,18 +117,20 @@ class MLSTM(StateMixer):
     def enter(
         self, v: Tensor, log: Tensor, rate: Tensor, order: Seq, level: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return values with a one behind them, which the normaliser sums, and decays, both over e^m; and m.
+        """Return values with a one behind them, summed by the normaliser, and decays, both over e^m; and m.
 
-        `rate` is the logarithm of i_t. m cancels out of the outputs, so it needs no gradient.
+        `rate` is the logarithm of i_t.
         """
+        # m cancels out of the outputs, so it needs no gradient.
         levels, earlier = stabilisers(log.detach(), rate.detach(), order, level)
         values = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)  # (B, H, N, V + 1)
         return values * (rate - levels).exp(), log + earlier - levels, levels
 
     def leave(self, y: Tensor, level: Tensor | None) -> Tensor:
-        """Return what the memory gives (B, H, N, V + 1) over its last channel, the normaliser."""
+        """Divide reads of the memory (B, H, N, V + 1) by their last channel, the normaliser: (B, H, N, V)."""
         assert level is not None
         y, total = y.split([y.shape[-1] - 1, 1], dim=-1)
+        # The bound 1 of the normaliser is e^-m here, as the memory is kept over e^m.
         return y / (torch.maximum(total.abs(), (-level).exp()) + EPSILON)
 
 
@@ -137,8 +138,8 @@ def stabilisers(log: Tensor, gate: Tensor, order: Seq, before: Tensor | None = N
     """Return m_t = max(log_t + m_(t-1), gate_t) and m_(t-1) for every token: 2 x (B, H, N, 1).
 
     log, gate: (B, H, N, 1), the logarithms of forget and input gates, in the order of `order`
-    before: (B, H, 1, 1), m in front of the first token; None is zero, for a memory that is empty. Every document
-        starts from m after the prefix
+    before: (B, H, 1, 1), m in front of the first token; None is zero, for an empty memory. Every document starts from
+        m after the prefix
     """
     before = torch.zeros_like(log[:, :, :1]) if before is None else before
     if order.segment is None:
@@ -152,10 +153,8 @@ def stabilisers(log: Tensor, gate: Tensor, order: Seq, before: Tensor | None = N
 
 
 def _levels(log: Tensor, gate: Tensor, before: Tensor, segment: Tensor | None) -> tuple[Tensor, Tensor]:
-    """As `stabilisers`, every document (B, N) from `before`: by an associative scan, in O(log N) steps.
-
-    Step (a, b) followed by step (a', b') is the step (a + a', max(a' + b, b')).
-    """
+    """Return m_t and m_(t-1), every document (B, N) from `before`, by an associative scan in O(log N) steps."""
+    # Step (a, b) followed by step (a', b') is the step (a + a', max(a' + b, b')).
     first = torch.zeros_like(log, dtype=torch.bool)
     first[:, :, 0] = True
     if segment is not None:

@@ -33,8 +33,9 @@ class MONet(TokenMixer):
         expansion: hidden width as a multiple of model.dim
         compression: ratio of the hidden width to the rank of the second factor
         bias: use biases in the linear maps
-        skip: what the product is added to: its own first factor (tied), or a third linear map of the input (own)
-        norms: layer norms of the factors, and a trained factor on the product, which without them the maps can hold
+        skip: the term that the product is added to: its own first factor (tied), or a third linear map of the input
+            (own)
+        norms: layer norms of the factors, and a trained factor on the product
     """
 
     roles: ClassVar[dict[str, Role]] = {"alpha": "fixed"}
@@ -53,7 +54,8 @@ class MONet(TokenMixer):
     ) -> None:
         super().__init__()
         check_context(self, ctx)
-        self.causal, self.axes = ctx.causal, ctx.tokens.axes
+        self.causal = ctx.causal
+        self.axes = ctx.tokens.axes
         self.shifts = ctx.layer % 2 == 0
         self.window = shift_window(ctx.tokens)
         self.hidden = max(len(DIRECTIONS[self.axes]), round(expansion * ctx.dim))
@@ -61,16 +63,17 @@ class MONet(TokenMixer):
         self.widths = [self.hidden, self.rank, *([self.hidden] if skip == "own" else [])]
         self.proj_in = linear(ctx, ctx.dim, sum(self.widths), bias=bias)
         self.expand = linear(ctx, self.rank, self.hidden, bias=bias)
-        self.first_norm, self.second_norm = self._norm(norms), self._norm(norms)
+        self.first_norm = self._norm(norms)
+        self.second_norm = self._norm(norms)
         self.skip_norm = self._norm(norms) if skip == "own" else None
-        self.alpha = nn.Parameter(torch.empty(1)) if norms else None
+        self.alpha = nn.Parameter(torch.empty(1)) if norms else None  # without norms the maps can hold the factor
         self.proj_out = residual(ctx, self.hidden, ctx.dim, bias=bias)
 
     def _norm(self, norms: bool) -> nn.Module:
         return nn.LayerNorm(self.hidden, eps=1e-6) if norms else nn.Identity()
 
     def init_weights(self, init: Init) -> None:
-        """The product starts at the scale of the linear part."""
+        """Let the product start at the scale of the linear part."""
         init.ones("alpha")
 
     def forward(self, x: Tensor, seq: Seq, cache: InputCache | None = None, memory: Memory | None = None) -> Tensor:
@@ -84,12 +87,14 @@ class MONet(TokenMixer):
         if self.shifts:
             past, k_seq = (h, None) if cache is None else cache.append(h, seq)
             pairs = zip((first, second, *own), past.split(self.widths, dim=-1), strict=True)
-            first, second, *own = (shifted(each, seq, self.causal, self.axes, key, k_seq) for each, key in pairs)
-        a, b = self.first_norm(first), self.second_norm(self.expand(second))  # 2 x (B, N, E)
+            first, second, *own = (shifted(part, seq, self.causal, self.axes, key, k_seq) for part, key in pairs)
+        a = self.first_norm(first)  # (B, N, E)
+        b = self.second_norm(self.expand(second))  # (B, N, E)
         skip = a if self.skip_norm is None else self.skip_norm(own[0])
-        return skip + (a if self.alpha is None else self.alpha * a) * b
+        scaled = a if self.alpha is None else self.alpha * a
+        return skip + scaled * b  # (B, N, E)
 
     def init_cache(self, batch_size: int) -> InputCache:
-        """An empty cache that keeps the tokens the next one can take channels from."""
+        """Return an empty cache that keeps the tokens the next one can take channels from."""
         check_decodes(self.causal)
         return InputCache(batch_size, self.window)

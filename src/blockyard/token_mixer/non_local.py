@@ -36,13 +36,13 @@ class NonLocal(TokenMixer):
         score: gaussian compares the tokens themselves, embedded_gaussian two projections of them; dot_product uses
             the product itself, concatenation a linear layer over both
         width: width of the compared and averaged vectors, as a fraction of model.dim
-        scale: factor on the products; 1 is the published form, in which wide tokens see little but themselves
+        scale: factor on the products; 1 is the published form, with which wide tokens see little but themselves
         bias: use biases in the layers
         dropout: dropout rate on the weights of the average
-        value_residual: how values are joined with those of the first layer: not at all; mixed, their mean; learned, a
-            sum with two trained numbers a layer
-        value_embedding: which layers add trained vectors of the token ids to their values: none, all, or every second
-            one, the last among them (alternate)
+        value_residual: how values are joined with the values of the first layer: none; mixed is their mean; learned a
+            sum with two trained numbers for each layer
+        value_embedding: layers that add trained vectors of the token ids to their values: none, all, or every second
+            layer, counted back from the last one (alternate)
     """
 
     traits = Traits(causal=True, padding=True, packing=True, equivariant=True)
@@ -64,8 +64,10 @@ class NonLocal(TokenMixer):
         self.traits = declared(self.traits, options)
         check_context(self, ctx)
         inner = max(1, round(width * ctx.dim))
-        self.causal, self.score, self.inner = ctx.causal, score, inner
-        # Products are sums over the channels; those of a wider model are as large.
+        self.causal = ctx.causal
+        self.score = score
+        self.inner = inner
+        # Products are sums over the channels: in a wider model they shall be as large.
         self.scale = scale / (1.0 if score == "concatenation" else ctx.width_ratio)
         self.dropout = dropout
         if score == "dot_product":
@@ -79,7 +81,7 @@ class NonLocal(TokenMixer):
 
     @classmethod
     def traits_for(cls, options: ChoiceOptions) -> Traits:
-        """With what layers give and read by their options."""
+        """Return the traits under `value_residual` and `value_embedding`."""
         return declared(cls.traits, options)
 
     def forward(self, x: Tensor, seq: Seq, cache: KVCache | None = None, memory: Memory | None = None) -> Tensor:
@@ -93,9 +95,10 @@ class NonLocal(TokenMixer):
         k_seq = seq
         if cache is not None:
             k, v, k_seq = cache.append(k, v, seq)
-        if seq.position is not None:  # of other layers, as this one has no port
+        if seq.position is not None:  # a scheme of other layers: this one has no port for it
             bare = replace(seq, position=None, memo={})
-            seq, k_seq = bare, bare if k_seq is seq else replace(k_seq, position=None, memo={})
+            k_seq = bare if k_seq is seq else replace(k_seq, position=None, memo={})
+            seq = bare
         rate = self.dropout if self.training else 0.0
         if self.score in EXPONENTIAL:
             y = attend(q, k, v, seq, k_seq, Visibility(self.causal), scale=self.scale, dropout=rate)  # (B, 1, N, inner)
@@ -105,12 +108,12 @@ class NonLocal(TokenMixer):
         return self.proj_out(y[:, 0])  # (B, N, D)
 
     def init_cache(self, batch_size: int) -> KVCache:
-        """An empty cache. Raises ValueError where outputs depend on the future."""
+        """Return an empty cache. Raises ValueError for a bidirectional model, whose outputs depend on the future."""
         check_decodes(self.causal)
         return KVCache(batch_size, 1, self.key_dim, self.inner)
 
     def _queries_and_keys(self, x: Tensor, theta: Tensor, phi: Tensor) -> tuple[Tensor, Tensor]:
-        """The two factors of every score: 2 x (B, N, key_dim)."""
+        """Return the two factors of every score: 2 x (B, N, key_dim)."""
         if self.score == "gaussian":
             return x, x
         if self.pair is None:
@@ -118,5 +121,6 @@ class NonLocal(TokenMixer):
         # w . [theta_i, phi_j] = a_i + b_j is the inner product of (a_i, 1) and (1, b_j).
         first, second = self.pair.weight.split(self.inner, dim=-1)  # 2 x (1, inner)
         factor = self.pair.factor
-        a, b = F.linear(theta * factor, first), F.linear(phi * factor, second)  # 2 x (B, N, 1)
+        a = F.linear(theta * factor, first)  # (B, N, 1)
+        b = F.linear(phi * factor, second)  # (B, N, 1)
         return torch.cat([a, torch.ones_like(a)], -1), torch.cat([torch.ones_like(b), b], -1)  # 2 x (B, N, 2)

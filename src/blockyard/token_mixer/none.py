@@ -1,6 +1,6 @@
 """No token mixing: each token is processed alone. With a pooling head, this is Deep Sets.
 
-Source: Zaheer et al. 2017, Deep Sets (arXiv 1703.06114), theorem 2: which functions of a set such a sum can represent
+Source: Zaheer et al. 2017, Deep Sets (arXiv 1703.06114), theorem 2: functions of a set that such a sum can represent
 Reference: timm models/metaformer.py with token_mixer Identity is the closest
 Equation: nothing is added
 Cost: nothing
@@ -21,8 +21,8 @@ from blockyard.token_mixer._checks import check_call, check_context
 class NoMixing(TokenMixer):
     """Adds nothing, so a block omits the branch and its norm.
 
-    Tokens interact only in the head, and in other layers (`layers`). Without those a class token would see nothing, so
-    it is refused.
+    Tokens interact only in the head, and in layers with another mixer (`layers`). Without such layers a class token is
+    refused: it would see nothing.
 
     Options:
     """
@@ -40,5 +40,5 @@ class NoMixing(TokenMixer):
         return torch.zeros_like(x)
 
     def init_cache(self, batch_size: int) -> EmptyCache:
-        """A cache that stores nothing."""
+        """Return a cache that stores nothing."""
         return EmptyCache()

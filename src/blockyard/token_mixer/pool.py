@@ -40,7 +40,9 @@ class Pool(TokenMixer):
         check_context(self, ctx)
         if size % 2 == 0:
             raise ValueError(f"token_mixer.size={size} must be odd to have a middle; use {size + 1}")
-        self.causal, self.axes, self.radius = ctx.causal, ctx.tokens.axes, size // 2
+        self.causal = ctx.causal
+        self.axes = ctx.tokens.axes
+        self.radius = size // 2
         offsets = product(range(-self.radius, self.radius + 1), repeat=self.axes)
         # Tokens are in reading order, so later ones have an offset greater than zero.
         self.offsets = [offset for offset in offsets if not ctx.causal or offset <= (0,) * self.axes]
@@ -59,7 +61,8 @@ class Pool(TokenMixer):
         if seq.segment is not None:
             segment = self._pad(seq.segment[..., None], None, grid)
         middle = (0,) * self.axes
-        total, count = torch.zeros_like(x), torch.zeros_like(x[..., :1])
+        total = torch.zeros_like(x)
+        count = torch.zeros_like(x[..., :1])  # neighbours at an edge are fewer
         for offset in self.offsets:
             weight = self._shift(inside, offset, grid)  # (B|1, N, 1)
             if segment is not None:
@@ -70,7 +73,7 @@ class Pool(TokenMixer):
         return total / count.clamp(min=1) - x  # (B, N, D)
 
     def _by_coordinates(self, x: Tensor, seq: Seq) -> Tensor:
-        """The same for tokens that are not a full grid: neighbours are found by their coordinates."""
+        """Pool tokens that are not a full grid, with neighbours found by their coordinates: (B, N, D)."""
         gap = (seq.token_coords[:, :, None] - seq.token_coords[:, None]).abs()  # (B|1, N, N, A)
         near = (gap < self.radius + 0.5).all(-1)  # (B|1, N, N)
         if self.causal:
@@ -84,13 +87,13 @@ class Pool(TokenMixer):
         return weight @ values / weight.sum(-1, keepdim=True).clamp(min=1) - x  # (B, N, D)
 
     def _pad(self, x: Tensor, valid: Tensor | None, grid: tuple[int, ...]) -> Tensor:
-        """x (B, N, C) on its grid with a border of zeros: (B, *grid + 2 radius, C)."""
+        """Return x (B, N, C) on its grid with a border of zeros: (B, *grid + 2 radius, C)."""
         if valid is not None:
             x = x.masked_fill(~valid[..., None], 0.0)
         return F.pad(x.unflatten(1, grid), (0, 0) + (self.radius, self.radius) * self.axes)
 
     def _shift(self, x: Tensor, offset: tuple[int, ...], grid: tuple[int, ...]) -> Tensor:
-        """The neighbour at `offset` of each token: (B, *grid + 2 radius, C) -> (B, N, C)."""
+        """Return the neighbour at `offset` of each token: (B, *grid + 2 radius, C) -> (B, N, C)."""
         for axis, (move, side) in enumerate(zip(offset, grid, strict=True)):
             x = x.narrow(1 + axis, self.radius + move, side)
         return x.flatten(1, self.axes)  # (B, N, C)

@@ -1,4 +1,4 @@
-"""Selective state space: every channel has states of its own, whose decays and inputs depend on the token; Mamba.
+"""Selective state space (Mamba): every channel has its own states, with decays and inputs that depend on the token.
 
 Source: Gu and Dao 2023, Mamba (arXiv 2312.00752), algorithm 2 and section 3.4
 Reference: transformers MambaMixer
@@ -62,7 +62,9 @@ class SelectiveSSM(TokenMixer):
     ) -> None:
         super().__init__()
         check_context(self, ctx)
-        self.causal, self.inner, self.state = ctx.causal, max(1, round(expansion * ctx.dim)), state
+        self.causal = ctx.causal
+        self.inner = max(1, round(expansion * ctx.dim))
+        self.state = state
         self.rank = rank or math.ceil(ctx.dim / 16)
         self.proj_in = linear(ctx, ctx.dim, 2 * self.inner, bias=bias, content=0)  # x, z
         self.conv = ShortConv(self.inner, conv, bias=True) if conv else None
@@ -76,7 +78,7 @@ class SelectiveSSM(TokenMixer):
         self.proj_out = residual(ctx, self.inner, ctx.dim, bias=bias)
 
     def init_weights(self, init: Init) -> None:
-        """Rates 1, 2, ... of the states of each channel, steps between 0.001 and 0.1, and D of one."""
+        """Set rates 1, 2, ... of the states of each channel, steps between 0.001 and 0.1, and D to one."""
         rates = torch.arange(1, self.state + 1, dtype=torch.float32).log()
         init.copy("rate", rates.expand(self.inner, -1))
         init.copy("step", initial_steps(self.inner, init.generator("step")))
@@ -93,27 +95,30 @@ class SelectiveSSM(TokenMixer):
         return self.proj_out((y * F.silu(z.to(y.dtype))).to(h.dtype))  # (B, N, D)
 
     def init_cache(self, batch_size: int) -> StateCache:
-        """An empty cache, for the states and the last inputs of the convolution.
+        """Return an empty cache, for the states and the last inputs of the convolution.
 
-        Raises ValueError where outputs depend on the future.
+        Raises ValueError for a bidirectional model, whose outputs depend on the future.
         """
         check_decodes(self.causal)
         return StateCache()
 
     def _read(self, h: Tensor, seq: Seq, valid: Tensor | None, cache: StateCache | None = None) -> Tensor:
-        """What the states give, in the order of `seq`: (B, N, E) -> (B, N, E)."""
+        """Run the states over h in the order of `seq`: (B, N, E) -> (B, N, E)."""
         states, past = (None, None) if cache is None or cache.parts is None else cache.parts
         x = F.silu(h if self.conv is None else self.conv(h, seq, past))
         step, b, c = self.proj_state(x).split([self.rank, self.state, self.state], dim=-1)
-        step, b, c, x = exact(self.proj_step(step)), exact(b), exact(c), exact(x)
+        b, c, x = exact(b), exact(c), exact(x)
+        step = exact(self.proj_step(step))
         step = F.softplus(step + self.step.to(step.dtype))  # (B, N, E)
         if valid is not None:  # padding leaves the states as they are
             step = step.masked_fill(~valid[..., None], 0.0)
+        # The rate is trained as a logarithm, so that every decay lies between 0 and 1.
         decay = torch.exp(-step[..., None] * self.rate.to(step.dtype).exp())  # (B, N, E, K)
         added = (step * x)[..., None] * b[:, :, None]  # (B, N, E, K)
         states = causal_states(decay.flatten(2), added.flatten(2), seq, states, scan=blocked_scan)  # (B, N, E K)
         if cache is not None:
-            cache.store(states[:, -1], last_inputs(past, h, 0 if self.conv is None else self.conv.kernel - 1))
+            reach = 0 if self.conv is None else self.conv.kernel - 1
+            cache.store(states[:, -1], last_inputs(past, h, reach))
         with full_precision(h):
             y = (states.unflatten(-1, (self.inner, -1)) @ c[..., None])[..., 0]  # (B, N, E)
-        return y + self.through.to(y.dtype) * x
+        return y + self.through.to(y.dtype) * x  # (B, N, E)

@@ -31,9 +31,9 @@ DIRECTIONS: dict[int, list[tuple[int, ...]]] = {1: [(-1,), (1,)], 2: [(-1, 0), (
 def shifted(
     x: Tensor, seq: Seq, causal: bool, axes: int, k_x: Tensor | None = None, k_seq: Seq | None = None
 ) -> Tensor:
-    """x (B, N, C) with each group of channels taken from a neighbour, or kept where there is none: (B, N, C).
+    """Return x (B, N, C) with each group of channels taken from a neighbour, or kept without one: (B, N, C).
 
-    k_x (B, M, C) of `k_seq` holds the tokens to take from where there is a cache; None is x itself.
+    k_x: (B, M, C), the tokens of `k_seq` to take channels from, with a cache; None is x itself
     """
     directions = DIRECTIONS[axes]
     current = x.tensor_split(len(directions), -1)
@@ -49,9 +49,10 @@ def shifted(
 
 
 def shift_window(tokens: TokenSpec) -> int:
-    """Return how many past tokens the next one can take channels from."""
+    """Return the number of past tokens that the next one can take channels from."""
     if tokens.axes == 1:
         return 1
+    # On a grid that is read row by row, the token above is one row back.
     return tokens.grid[1] if tokens.raster else tokens.max_len
 
 
@@ -67,7 +68,8 @@ class Shift(TokenMixer):
     def __init__(self, ctx: Context, *, bias: bool = True) -> None:
         super().__init__()
         check_context(self, ctx)
-        self.causal, self.axes = ctx.causal, ctx.tokens.axes
+        self.causal = ctx.causal
+        self.axes = ctx.tokens.axes
         if ctx.dim < len(DIRECTIONS[self.axes]):
             raise ValueError(
                 f"model.dim={ctx.dim} has fewer channels than the {len(DIRECTIONS[self.axes])} directions of "
@@ -89,6 +91,6 @@ class Shift(TokenMixer):
         return shifted(h, seq, self.causal, self.axes, k_h, k_seq)
 
     def init_cache(self, batch_size: int) -> InputCache:
-        """An empty cache that keeps the tokens the next one can take channels from."""
+        """Return an empty cache that keeps the tokens the next one can take channels from."""
         check_decodes(self.causal)
         return InputCache(batch_size, self.window)

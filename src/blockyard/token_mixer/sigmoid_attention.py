@@ -27,8 +27,8 @@ class SigmoidAttention(RuleAttention):
     """The weights of a token add up to any number between zero and the number of keys.
 
     Options:
-        score_bias: n of the bias -ln n of every score: the longest sequence of the task (length), as in the paper, or
-            the keys that a token sees (keys), which a memory needs, whose length is another
+        score_bias: n of the bias -ln n of every score: the length of the longest sequence of the task (length), as in
+            the paper, or the number of keys that a token sees (keys); a memory, of another length, needs keys
     """
 
     fades = "its weights add up to more where random scores are larger, as they are in narrow models before training"
@@ -40,11 +40,12 @@ class SigmoidAttention(RuleAttention):
         super().__init__(ctx, **options)
         self.traits = _traits(self.traits, score_bias)
         longest = ctx.tokens.max_len + ctx.num_prefix
-        self.rule = partial(logistic, shift=-math.log(longest) if score_bias == "length" else None)
+        shift = -math.log(longest) if score_bias == "length" else None
+        self.rule = partial(logistic, shift=shift)
 
     @classmethod
     def traits_for(cls, options: ChoiceOptions) -> Traits:
-        """As of attention; without memories where the bias is that of the sequence's own length."""
+        """Return the traits of attention, with score_bias=length without memories."""
         return _traits(super().traits_for(options), options.get("score_bias", "length"))
 
 

@@ -28,12 +28,12 @@ from blockyard.weight_init import Init
 
 
 class StrictAttention(Attention):
-    """A token that sees nothing, such as the first one of a causal sequence, reads zero.
+    """A token reads zero if it sees nothing, as the first one of a causal sequence does.
 
     Options:
         layers: first masks the token itself in the first block only, all in every block
         asks: own takes each token's query from the token; learned gives all tokens of a strict layer the query of
-            one trained vector, which rotary positions still rotate
+            one trained vector, still rotated by rotary positions
     """
 
     roles: ClassVar[dict[str, Role]] = {"question": "input"}
@@ -61,34 +61,36 @@ class StrictAttention(Attention):
 
     @classmethod
     def traits_for(cls, options: ChoiceOptions) -> Traits:
-        """Strict with a learned query; values of the tokens themselves must not enter a layer that is not."""
+        """Return the traits: strict with a learned query, unless a layer reads values of the tokens themselves."""
         sources = (options.get("value_residual", "none"), options.get("value_embedding", "none"))
         return _strict(super().traits_for(options), options.get("layers", "first"), options.get("asks", "own"), sources)
 
     def init_weights(self, init: Init) -> None:
-        """A normal vector of the scale of a normalised token."""
+        """Draw a normal vector of the scale of a normalised token."""
         init.normal("question", std=1.0)
 
     def mix(self, h: Tensor, seq: Seq, cache: KVCache | None = None) -> Tensor:
-        """As `Attention.mix`, with the learned query in place of the tokens'; h (B, N, queries + keys + values)."""
+        """Attend as `Attention.mix` does, with the learned query in place of the queries of the tokens.
+
+        h: (B, N, queries + keys + values)
+        """
         if self.question is not None:
-            cut, bias = self.widths[0], self.proj_in.bias
-            query = F.linear(self.question, self.proj_in.weight[:cut], None if bias is None else bias[:cut])  # (H K,)
+            cut = self.widths[0]
+            bias = None if self.proj_in.bias is None else self.proj_in.bias[:cut]
+            query = F.linear(self.question, self.proj_in.weight[:cut], bias)  # (H K,)
             h = torch.cat([query.to(h.dtype).expand(*h.shape[:-1], -1), h[..., cut:]], dim=-1)
         return super().mix(h, seq, cache)
 
 
 def _strict(traits: Traits, layers: str, asks: str, sources: tuple[str, ...]) -> Traits:
-    """The traits, strict where queries are learned and no layer reads what the token itself has given.
-
-    Without cross-attention: a memory does not hold the token itself, so that nothing would be left of the options.
-    """
+    """Return the traits: strict if queries are learned and no layer reads values that the token itself has given."""
+    # No cross-attention: a memory does not hold the token itself, so the options would have no effect.
     strict = asks == "learned" and (layers == "all" or {*sources} == {"none"})
     return replace(traits, strict=strict, cross=False)
 
 
 def _check_reads_others(*, gate: OutputGate, exclusive: bool) -> None:
-    """Raise ValueError for options of attention by which a token reads itself."""
+    """Raise ValueError for options of attention that let a token read itself."""
     if exclusive:
         option, without = "exclusive=true", "exclusive=false"
     elif gate != "none":

@@ -35,14 +35,14 @@ class TokenMLP(TokenMixer):
         check_context(self, ctx)
         self.length = ctx.tokens.max_len + ctx.num_prefix
         hidden = max(1, round(expansion * ctx.dim))
-        # The width of the model is that of the hidden tokens, and here they read and write as many as there are.
+        # Hidden tokens take the place of hidden channels: their number grows with the width, the sequence does not.
         gain = 1.0 if ctx.gain is None else ctx.gain
         self.expand = Linear(self.length, hidden, bias=bias, std=ctx.input_std, role="input", gain=gain)
         self.dropout = nn.Dropout(dropout)
         self.contract = output(ctx, hidden, self.length, bias=bias, gain=residual_gain(ctx))
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
-        """x (B, N, D) -> (B, N, D). Raises ValueError for any other N than that of the constructor."""
+        """x (B, N, D) -> (B, N, D). Raises ValueError unless N is the length of training."""
         check_call(self, self.traits, seq, cache, memory)
         check_length(self, self.length, x)
         hidden = self.dropout(F.gelu(self.expand(x.transpose(1, 2))))  # (B, D, hidden)

@@ -1,7 +1,7 @@
 """Windowed attention: a token reads only from its neighbours in the sequence.
 
-Source: Beltagy et al. 2020, Longformer (arXiv 2004.05150), section 3.1; Child et al. 2019 (arXiv 1904.10509) for the
-    causal form; section 3.1 of the former for the stride ("dilated"); Meta 2025, Llama 4, for chunks
+Source: Beltagy et al. 2020, Longformer (arXiv 2004.05150), section 3.1, also for the stride ("dilated"); Child et al.
+    2019 (arXiv 1904.10509) for the causal form; Meta 2025, Llama 4, for chunks
 Reference: transformers models/mistral (sliding_window), models/llama4 (attention_chunk_size)
 Equation: softmax(Q K^T / sqrt(K)) V over |i - j| < window; causal, over i - window < j <= i; with a stride s over
     |i - j| < s window where s divides i - j; chunked, over floor(i / window) = floor(j / window)
@@ -47,10 +47,9 @@ class WindowedAttention(Attention):
     Options:
         window: tokens that a token sees, itself included, looking back; bidirectional, window - 1 to each side
         stride: distance between the tokens that a token sees
-        chunked: a token sees those of its own chunk of `window` tokens in place of those near it. A document begins a
-            chunk
-        kv_every: every so many layers one has keys and values of its own, as in attention; 0 reads those of a member
-            of a cycle with the same window
+        chunked: a token sees its own chunk of `window` tokens in place of a window around it. A document begins a chunk
+        kv_every: one in so many layers computes keys and values, as in attention; 0 reads the keys and values of a
+            member of a cycle with the same window
     """
 
     traits = replace(Attention.traits, equivariant=False, axes=frozenset({1}))
@@ -61,23 +60,24 @@ class WindowedAttention(Attention):
     ) -> None:
         if chunked and stride > 1:
             raise ValueError(f"token_mixer.stride={stride}: a chunk holds neighbours; use stride=1 or chunked=false")
-        self.stride, self.chunked = stride, chunked
+        self.stride = stride
+        self.chunked = chunked
         self.window: int = window * stride  # read by the constructor
         super().__init__(ctx, **options)
 
     @classmethod
     def traits_for(cls, options: ChoiceOptions) -> Traits:
-        """As `Attention.traits_for`: keys and values of a window are not those of another."""
+        """Return the traits of attention, with keys and values that layers of the same window share."""
         window = options.get("window", WINDOW) * options.get("stride", 1)
         return super().traits_for({**options, "window": window})
 
     @property
     def visibility(self) -> Visibility:
-        """What a query of the sequence itself may see."""
+        """The keys that a query may see in the sequence itself."""
         if self.chunked:
             return Visibility(self.causal, chunk=self.window)
         return Visibility(self.causal, self.window, stride=self.stride)
 
     def _key_cache(self, batch_size: int) -> KVCache:
-        """A cache that drops what no later token sees."""
+        """Return a cache that drops keys once no later token sees them."""
         return WindowCache(batch_size, self.kv_heads, self.head_dim, self.value_dim, window=self.window)

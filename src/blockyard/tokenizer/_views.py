@@ -1,4 +1,4 @@
-"""Shared parts of view tokenizers: each view of a set becomes one token, whatever the number and order of views."""
+"""Shared parts of view tokenizers: each view of a set becomes one token, for any number and order of views."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def view_tokens(data: DataSpec) -> TokenSpec:
 
 
 class ViewEmbedder(Embedder):
-    """Embeds sets of views; subclasses compute the vector of each view independently."""
+    """Embeds sets of views. Subclasses compute the vector of each view independently."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class ViewEmbedder(Embedder):
     def forward(
         self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None, start: int = 0
     ) -> tuple[Tensor, Seq]:
-        """Inputs (B, W, C, height, width), float, or uint8 which is divided by 255 -> x (B, W, D), Seq.
+        """Inputs (B, W, C, height, width), float, or uint8 to be divided by 255 -> x (B, W, D), Seq.
 
         Padded views are skipped. Raises ValueError for views of another shape.
         """

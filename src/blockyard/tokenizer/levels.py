@@ -9,36 +9,34 @@ Cost: that of a model over height x width tokens
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
 from blockyard.contracts import DataSpec, TokenSpec
-from blockyard.tokenizer._image_tokens import ImageTokens, Order
+from blockyard.contracts.inherited_options import with_options_of
+from blockyard.tokenizer._image_tokens import ImageTokens
 
 
 class Levels(ImageTokens):
     """One token per pixel of gray images, the start token before them.
 
     Options:
-        levels: gray levels that remain of those of the data, in steps of equal size; null keeps all
-        order: which pixel follows which: row by row, column by column, row by row with every other one from right to
-            left (snake), or in a random order
-        condition: the start token is the class of the image, so that images of a class can be drawn; null: one for all
+        levels: number of gray levels that the levels of the data are reduced to, in steps of equal size; null keeps all
     """
 
     unit: ClassVar[str] = "dim"
 
+    @with_options_of(ImageTokens)
     def __init__(
         self,
         *,
         levels: Annotated[int, Ge(2), Le(256)] | None = None,
-        order: Order = "row",
-        condition: Literal["class"] | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(order, condition)
+        super().__init__(**options)
         self.kept = levels
 
     def spec(self, data: DataSpec) -> TokenSpec:
@@ -61,10 +59,10 @@ class Levels(ImageTokens):
         return self.layout(data, (height, width), self.kept or data.levels)
 
     def fit(self, images: Tensor) -> None:
-        """Does nothing: levels are not learned."""
+        """Do nothing: levels are not learned."""
 
     def encode_cells(self, images: Tensor) -> Tensor:
-        """Return the level of each pixel, of those that remain: (B, N)."""
+        """Return the reduced level of each pixel: (B, N)."""
         return (images.long() * self.codes // self.levels).flatten(1)
 
     def decode_cells(self, token_ids: Tensor) -> Tensor:

@@ -1,11 +1,11 @@
-"""Where weights come from: a finished run, a safetensors file, a folder of such files, or a model of a library.
+"""Sources of weights: a finished run, a safetensors file, a folder of such files, or a model of a library.
 
-`read_weights` turns what `init.from` says into tensors by name, in the names of our models. Nothing here runs code of a
-file: a run's checkpoint loads with `weights_only`, and pickles of other programs are refused.
+`find_source` finds the source that `init.from` names, and `read_weights` reads its tensors under the names of our
+models. Nothing here runs code of a file: a run's checkpoint loads with `weights_only`, and pickles of other programs
+are refused.
 
-A model of transformers or timm is `init.from=hf:NAME`, `init.from=timm:NAME`, or a folder of either. A name is looked
-up in the local cache of Hugging Face, which both libraries fill. Nothing is downloaded: a run would otherwise depend on
-what a name means on the day it starts. The weights are converted as `blockyard import` does.
+A model of transformers or timm is `init.from=hf:NAME`, `init.from=timm:NAME`, or a folder of either. `weights/library/`
+has a file for each library, which is found on the disk, finds the model, and converts its config and its weights.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -27,21 +28,19 @@ from blockyard.config.project_file import default_outputs
 from blockyard.config.tree import Node
 from blockyard.config.untrusted.local_path import local_path
 from blockyard.contracts import TextTokenizer
-from blockyard.errors import UserError, did_you_mean, first_line
+from blockyard.errors import UserError
 from blockyard.runs.checkpoint import read
 from blockyard.runs.folder import CONFIG, SOURCE_TOKENIZER, TOKENIZER, RunFolder
 from blockyard.runs.identity import semantic
 from blockyard.runs.load import WHICH, components_of
 from blockyard.runs.store import NoSuchRunError, find
 from blockyard.runs.weights_file import INDEX, WEIGHTS, files_of_folder, read_files
-from blockyard.weights.convert.importing import architecture, context_of, converted
-from blockyard.weights.convert.source import CONFIG as LIBRARY_CONFIG
-from blockyard.weights.convert.source import read_source
 from blockyard.weights.lora import merged
 from blockyard.weights.transfer import WeightLayout, content_hash
 
 KEY = "init.from"
-LIBRARIES = ("timm:", "hf:")
+LIBRARIES = Path(__file__).parent / "library"
+LIBRARY_CONFIG = "config.json"
 PICKLES = (".pt", ".pth", ".bin", ".pkl", ".ckpt", ".tar")
 TOKENIZERS = {"tokenizer": TOKENIZER, "source_tokenizer": SOURCE_TOKENIZER}  # the files of their states in a run
 _MODEL = "model."  # the prefix of the model's weights in a checkpoint
@@ -49,10 +48,10 @@ _MODEL = "model."  # the prefix of the model's weights in a checkpoint
 
 @dataclass(frozen=True)
 class Source:
-    """Where weights lie.
+    """Files with weights.
 
-    files: that hold them; run: the folder of a run, or None
-    library: `hf:NAME` or `timm:NAME`, whose weights have names of their own; None for weights under our names
+    run: the folder of a run, or None
+    library: `hf:NAME` or `timm:NAME` for weights under a library's names; None for weights under our names
     """
 
     path: Path
@@ -64,9 +63,9 @@ class Source:
         return self.library or (f"{self.path} ({self.files[0].name})" if self.run else str(self.path))
 
     def tokenizer_states(self) -> dict[str, Path]:
-        """The files of what the tokenizers of a run learned from its data, by config key.
+        """Return the files with the states that a run's tokenizers learned from its data, by config key.
 
-        Raises UserError where one lies elsewhere: the run that starts from this one gets a copy.
+        Raises UserError for a file outside the run's folder: the run that starts from this one gets a copy.
         """
         if self.run is None:
             return {}
@@ -85,7 +84,7 @@ class SourceWeights:
 
 @dataclass(frozen=True)
 class Outline:
-    """What is known of weights without keeping them: the shape and number type of each, and the hash of all."""
+    """The shape and number type of each weight of a source, and the hash of all, without the values."""
 
     shapes: Mapping[str, tuple[int, ...]]
     sha256: str
@@ -93,18 +92,20 @@ class Outline:
 
 
 def find_source(name: str, *, which: str = "best", outputs: str = "outputs") -> Source:
-    """The source that `init.from` names: a path, a model of a library, or a run as `run=` of other commands names it.
+    """Return the source that `init.from` names: a path, a model of a library, or a run as `run=` names it.
 
     which: the checkpoint of a run, by `WHICH`
-    outputs: where runs are looked up first; then among those of the default outputs
-    Raises UserError where there is none, a file is no safetensors file, or a run is not finished.
+    outputs: the folder in which runs are looked up first; then in the default outputs
+    Raises UserError if there is no source, a file is no safetensors file, or a run is not finished.
     """
     if library_of(name):
         folder = library_folder(name)
         return Source(folder, tuple(files_to_watch(folder)), library=name)
     path = local_path(name, KEY).absolute()
-    if path.is_dir() and not (path / CONFIG).is_file() and (files := files_of_folder(path)):
-        return Source(path, tuple(files))
+    if path.is_dir() and not (path / CONFIG).is_file():
+        files = files_of_folder(path)
+        if files:
+            return Source(path, tuple(files))
     if path.is_file() or path.suffix in (".safetensors", *PICKLES):
         return Source(path, (_safetensors(name, path),))
     if path.is_dir() and not any(path.iterdir()):
@@ -113,7 +114,9 @@ def find_source(name: str, *, which: str = "best", outputs: str = "outputs") -> 
         run = _find_run(name, outputs)
     except UserError as error:
         text = str(error)
-        raise UserError(f"{KEY}={text[4:]}" if text.startswith("run=") else f"{KEY}={name}: {text}") from None
+        if text.startswith("run="):
+            raise UserError(f"{KEY}={text.removeprefix('run=')}") from None
+        raise UserError(f"{KEY}={name}: {text}") from None
     if is_regular(run.path / WEIGHTS) and not run.checkpoints.exists():  # imported or exported
         return Source(run.path, (run.path / WEIGHTS,), run)
     if not run.finished:
@@ -126,10 +129,13 @@ def find_source(name: str, *, which: str = "best", outputs: str = "outputs") -> 
 
 def read_weights(source: Source) -> SourceWeights:
     """Read the tensors of a source. Raises UserError for files that are missing or damaged."""
-    # Token ids mean what the tokenizer learned, so that is a part of the content.
+    # The tokenizer decides the meaning of token ids, so that its state is a part of the content.
     states = [read_member(path) for path in source.tokenizer_states().values()]
     if source.library is not None:
-        tensors = converted_weights(source.path)
+        try:
+            tensors = library(source.library).weights(source.path)
+        except UserError as error:
+            raise UserError(f"{KEY}: {error}") from error
         return SourceWeights(tensors, content_hash(tensors))
     if source.run is None or source.files[0].name == WEIGHTS:
         tensors = read_files(source.files)
@@ -140,12 +146,13 @@ def read_weights(source: Source) -> SourceWeights:
     except FileNotFoundError:
         raise UserError(f"{KEY}: {source.run.name} has no {path.name}; init.which names another checkpoint") from None
     saved: dict[str, Any] = content["state_dict"]
-    tensors = merged({name.removeprefix(_MODEL): saved[name] for name in saved if name.startswith(_MODEL)})
+    model_state = {name.removeprefix(_MODEL): saved[name] for name in saved if name.startswith(_MODEL)}
+    tensors = merged(model_state)  # the new run trains whole weights, or its own additions to them
     return SourceWeights(tensors, content_hash(tensors, states))
 
 
 def outline(source: Source) -> Outline:
-    """The names, shapes and hash of a source; its files are read again only after they have changed."""
+    """Return the names, shapes and hash of a source. Its files are read again only after they have changed."""
     try:
         stamps = tuple(stamp(path) for path in (*source.files, *source.tokenizer_states().values()))
     except FileNotFoundError:
@@ -166,7 +173,7 @@ def _outline(path: Path, files: tuple[Path, ...], library: str | None, _stamps: 
 
 
 def _find_run(name: str, outputs: str) -> RunFolder:
-    """A run below `outputs`, or else below the default outputs, where a sweep with outputs of its own finds it."""
+    """Return a run in `outputs`, or else in the default outputs: a sweep may have another folder of outputs."""
     try:
         return find(name, outputs)
     except NoSuchRunError:
@@ -180,19 +187,22 @@ def _find_run(name: str, outputs: str) -> RunFolder:
 
 
 def _safetensors(name: str, path: Path) -> Path:
-    """The path of a safetensors file. Raises UserError for any other."""
+    """Return the path of a safetensors file. Raises UserError for any other file."""
     if path.suffix in PICKLES:
         inside = path.parent.name == "checkpoints" and (path.parent.parent / CONFIG).is_file()
-        what = f"{KEY}={name}: {path.name} is "
         if inside:
-            raise UserError(f"{what}a checkpoint of a run; use {KEY}={path.parent.parent} init.which={path.stem}")
+            raise UserError(
+                f"{KEY}={name}: {path.name} is a checkpoint of a run; use {KEY}={path.parent.parent} "
+                f"init.which={path.stem}"
+            )
         if not path.is_file():
             raise UserError(
                 f"{KEY}={name}: the file does not exist; {KEY}=RUN starts from the weights of a run, and "
                 "`blockyard train resume=RUN` continues one"
             )
         raise UserError(
-            f"{what}not a safetensors file; a pickle can run code as it is read. Convert it once, in Python: "
+            f"{KEY}={name}: {path.name} is not a safetensors file; a pickle can run code as it is read. Convert it "
+            "once, in Python: "
             f"safetensors.torch.save_file(torch.load('{path.name}', weights_only=True), '{path.stem}.safetensors')"
         )
     if not path.is_file():
@@ -200,12 +210,12 @@ def _safetensors(name: str, path: Path) -> Path:
     return path
 
 
-# What a run that others start from says of its weights: what its head predicts, and what its token ids mean.
-
-
 @dataclass(frozen=True)
 class SourceFacts:
-    """Of a run or of a config. task: what its head predicts; layout: of its tokens"""
+    """Facts of the weights of a run or of a config.
+
+    task: text that is equal for two models whose heads predict the same; layout: of their tokens
+    """
 
     task: str
     layout: WeightLayout
@@ -215,22 +225,23 @@ def facts(components: Components) -> SourceFacts:
     """Return the task that weights of these components solve, and the layout of their tokens."""
     ctx, spec, config = components.context(), components.data.spec, components.config
     targets = {key: config[key]["_target_"] for key in ("head", "objective")}
-    if spec.target in (None, "symbols"):  # predicted are token ids, which mean the same wherever the tokenizer is
-        meaning: Any = _nodes(config)
+    if spec.target in (None, "symbols"):  # the head predicts token ids, whose meaning the tokenizers decide
+        meaning: Any = _tokenizer_nodes(config)
     else:
         meaning = list(spec.class_names) or config["data"]["_target_"]
     task = json.dumps([targets, ctx.outputs, meaning], sort_keys=True)
-    # Beside a source there are two sequences, whose tables of positions have grids of their own.
-    return SourceFacts(task, WeightLayout(ctx.tokens.grid if ctx.source is None else None, ctx.tokens.mask is not None))
+    # With a source there are two sequences, and their tables of positions have two grids.
+    grid = ctx.tokens.grid if ctx.source is None else None
+    return SourceFacts(task, WeightLayout(grid, mask=ctx.tokens.mask is not None))
 
 
 def facts_of_run(run: RunFolder, allow: list[str]) -> SourceFacts:
-    """The facts of a finished run. Raises UserError where it cannot be rebuilt, or needs a package not in `allow`."""
+    """Return the facts of a finished run. Raises UserError if it cannot be rebuilt without packages not in `allow`."""
     return facts(components_of(run, allow))
 
 
 def fit_tokenizers(components: Components, source: Source) -> None:
-    """Give tokenizers what those of the source learned, so that token ids mean what they meant there."""
+    """Load the states of the source's tokenizers, so that token ids mean the same as there."""
     for key, path in source.tokenizer_states().items():
         tokenizer = components.tokenizer if key == "tokenizer" else components.source_tokenizer
         try:
@@ -240,7 +251,7 @@ def fit_tokenizers(components: Components, source: Source) -> None:
 
 
 def tokenizer_problems(components: Components, source: Source) -> Iterator[str]:
-    """Why token vectors of the source would stand for other tokens than they did there."""
+    """Yield the reasons why token vectors of the source would stand for other tokens here."""
     if source.run is None:
         tokenizer = components.tokenizer
         if isinstance(tokenizer, TextTokenizer) and tokenizer.learns and tokenizer.state() == {}:
@@ -249,62 +260,80 @@ def tokenizer_problems(components: Components, source: Source) -> Iterator[str]:
                 "it had; start from a run, use a tokenizer that learns nothing, or leave the embedder out of init.parts"
             )
         return
-    theirs, ours, fitted = _nodes(source.run.config), _nodes(components.config), source.tokenizer_states()
+    source_nodes, nodes = _tokenizer_nodes(source.run.config), _tokenizer_nodes(components.config)
+    states = source.tokenizer_states()
+    choices = source.run.facts().get("choices") or {}
     for key in TOKENIZERS:
-        differ = theirs.get(key) != ours.get(key)
-        own = components.tokenizer if key == "tokenizer" else components.source_tokenizer
-        if differ and (key in fitted or isinstance(own, TextTokenizer)):
-            how = "learned" if key in fitted else "has"
+        tokenizer = components.tokenizer if key == "tokenizer" else components.source_tokenizer
+        if source_nodes.get(key) == nodes.get(key):
+            continue
+        if key in states or isinstance(tokenizer, TextTokenizer):
+            verb = "learned" if key in states else "has"
             yield (
-                f"the {key} of {source.run.name} {how} its own token ids, and the one here has other options; use "
-                f"{key}={(source.run.facts().get('choices') or {}).get(key)} with the same options, or leave the "
-                "embedder out of init.parts"
+                f"the {key} of {source.run.name} {verb} its own token ids, and the one here has other options; use "
+                f"{key}={choices.get(key)} with the same options, or leave the embedder out of init.parts"
             )
 
 
-def _nodes(config: Node) -> Node:
+def _tokenizer_nodes(config: Node) -> Node:
     """Return the nodes of a config that decide what its tokenizers compute."""
     return semantic({key: config[key] for key in TOKENIZERS if config.get(key)} | {"allow": config.get("allow")})
 
 
+class Library(Protocol):
+    """The `LIBRARY` of a file in `weights/library/`."""
+
+    def cached(self, model: str) -> Path:
+        """Return the folder of a model in the local cache. Raises UserError if it is unknown, or not there."""
+
+    def weights(self, folder: Path) -> dict[str, Tensor]:
+        """Return the weights of a folder under our names. Raises UserError if no preset is like the model."""
+
+    def config(self, folder: Path) -> Node:
+        """Return the config of the model in a folder. Raises UserError if no preset is like the model."""
+
+
+@cache
+def library_prefixes() -> tuple[str, ...]:
+    """Return the prefixes of sources in libraries, such as "hf:": the files of `weights/library/`."""
+    return tuple(f"{path.stem}:" for path in sorted(LIBRARIES.glob("[a-z]*.py")))
+
+
 def library_of(name: str) -> str | None:
-    """The library that a source names, with its colon; None where it names none."""
-    return next((each for each in LIBRARIES if name.startswith(each)), None)
+    """Return the prefix of the library that a source names; None if it names none."""
+    return next((prefix for prefix in library_prefixes() if name.startswith(prefix)), None)
+
+
+def library(name: str) -> Library:
+    """Return the library of a source such as "hf:NAME"."""
+    stem = name.partition(":")[0]
+    reader: Library = import_module(f"{__package__}.{LIBRARIES.name}.{stem}").LIBRARY
+    return reader
 
 
 def library_folder(name: str) -> Path:
-    """The folder with config.json and safetensors that `hf:NAME` or `timm:NAME` stands for.
+    """Return the folder with config.json and safetensors that `hf:NAME` or `timm:NAME` stands for.
 
     NAME: a folder, a repository of Hugging Face (`openai-community/gpt2`, with `@REVISION`), or a model of timm
 
     Raises UserError for a name that is unknown, or not in the cache.
     """
-    library = library_of(name)
-    assert library is not None
-    rest = name.removeprefix(library)
-    if not rest:
-        raise UserError(f"{KEY}={name}: a name is missing; write {library}NAME or {library}FOLDER")
-    folder = local_path(rest, KEY)
+    prefix = library_of(name)
+    assert prefix is not None
+    model = name.removeprefix(prefix)
+    if not model:
+        raise UserError(f"{KEY}={name}: a name is missing; write {prefix}NAME or {prefix}FOLDER")
+    folder = local_path(model, KEY)
     if folder.is_dir():
         return folder.absolute()
-    repository, _, revision = rest.partition("@")
-    if library == "timm:" and not repository.startswith("timm/"):
-        repository = _of_timm(name, repository)
-    return _cached(name, repository, revision or None)
-
-
-def converted_weights(folder: Path) -> dict[str, Tensor]:
-    """The weights of a library's folder under the names of ours. Raises UserError where no preset is like the model."""
     try:
-        library = read_source(folder)
-        components = Components(architecture(library.converter.preset, library.foreign))
-        return converted(library, components, context_of(components, library.foreign))[0]
+        return library(name).cached(model)
     except UserError as error:
-        raise UserError(f"{KEY}: {error}") from error
+        raise UserError(f"{KEY}={name}: {error}") from error
 
 
 def files_to_watch(folder: Path) -> Sequence[Path]:
-    """The files whose change means that the weights are read again. Raises UserError where there are none."""
+    """Return the files of a library's model: they are read again after they have changed. Raises UserError for none."""
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:
         raise UserError(f"{KEY}: {folder} has no .safetensors file; files that may hold code are not read")
@@ -312,34 +341,3 @@ def files_to_watch(folder: Path) -> Sequence[Path]:
         raise UserError(f"{KEY}: {folder} has no {LIBRARY_CONFIG}, which says what model its weights are of")
     others = (folder / name for name in (LIBRARY_CONFIG, INDEX, TOKENIZER))
     return [*weights, *(path for path in others if path.is_file())]
-
-
-def _of_timm(name: str, model: str) -> str:
-    """The repository of a pretrained model of timm. Raises UserError."""
-    import timm
-
-    if not timm.is_model(model):
-        raise UserError(f"{KEY}={name}: timm has no model {model!r}{did_you_mean(model, timm.list_models())}")
-    settings = timm.get_pretrained_cfg(model)
-    repository = settings.hf_hub_id if settings is not None else None
-    if not repository:
-        raise UserError(f"{KEY}={name}: timm has no pretrained weights of {model}; name a folder, timm:FOLDER")
-    return str(repository)
-
-
-def _cached(name: str, repository: str, revision: str | None) -> Path:
-    """The folder of a repository in the cache. Raises UserError where it is not there."""
-    from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(repository, revision=revision, local_files_only=True))
-    except HFValidationError as error:
-        raise UserError(f"{KEY}={name}: no name of a repository, and no folder ({first_line(error)})") from error
-    except LocalEntryNotFoundError as error:
-        at = f" --revision {revision}" if revision else ""
-        raise UserError(
-            f"{KEY}={name}: {repository} is not in the local cache ({constants.HF_HUB_CACHE}), and runs download "
-            f"nothing; fetch it once with `hf download {repository}{at} --include '*.json' '*.safetensors'`, or name "
-            "a folder"
-        ) from error

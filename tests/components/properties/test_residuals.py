@@ -14,8 +14,8 @@ from blockyard.contracts import Block, Inputs, Residual, iter_blocks
 from blockyard.ops.linear import Linear
 from blockyard.residual.x0 import EmbeddedTokens, State
 from blockyard.weight_init import initialise
+from tests.components.model.tiny_models import build_tiny
 from tests.components.properties.checks import cached_decoding, causality, packing, padding
-from tests.components.tiny_models import build_tiny
 from tests.support.every import every
 from tests.support.helpers import LENGTH, blocks, choices, node, tiny, token_ids
 

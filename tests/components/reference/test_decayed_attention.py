@@ -14,16 +14,23 @@ from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
 from transformers.models.minimax.modeling_minimax import MiniMaxLightningAttention
 
 from blockyard.contracts import TokenMixer
-from blockyard.model._prefix import Prefix
 from blockyard.ops.fast_weights import chunked
 from blockyard.token_mixer.decayed_attention import DecayedAttention
 from blockyard.token_mixer.mamba2 import Mamba2
-from tests.components.properties.checks import cached_decoding, causality, packing, padding, relative
+from tests.components.properties.checks import relative
 from tests.components.reference.inputs import sequence, stirred
+from tests.components.reference.recurrent import (
+    D,
+    convolved,
+    equation_holds,
+    promises_hold,
+    sizes_of_a_continued_cache,
+    stirred_layer,
+)
 from tests.support.helpers import context, factory, tiny
 from tests.support.tolerances import FLOAT32_STEPS
 
-D, HEADS, K = 16, 4, 4
+HEADS, K = 4, 4
 KINDS: list[dict[str, Any]] = [
     {"decay": "fixed", "value_dim": 6},
     {"decay": "head", "temperature": 2.0, "conv": 3},
@@ -35,15 +42,6 @@ MAMBAS: list[dict[str, Any]] = [
     {"state": 3, "groups": 2, "norm": "before_gate", "value_dim": 3, "bias": True},
     {"state": 4, "groups": 4, "norm": "none", "conv": 0, "num_heads": 8},
 ]
-
-
-def convolved(conv: nn.Module | None, h: Tensor) -> Tensor:
-    """The short convolution of one document h (N, C), written out."""
-    if conv is None:
-        return h
-    line = F.pad(h, (0, 0, conv.kernel - 1, 0))
-    out = torch.stack([(line[t : t + conv.kernel] * conv.weight.T).sum(0) for t in range(len(h))])
-    return out if conv.bias is None else out + conv.bias
 
 
 def normalised(y: Tensor, eps: float) -> Tensor:
@@ -123,18 +121,7 @@ def mixer_of(kind: type, causal: bool, **options: Any) -> Any:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("kind", "options"), EVERY, ids=str)
 def test_the_equation_written_out(kind: type, options: dict[str, Any], causal: bool) -> None:
-    """Plain, padded and packed sequences."""
-    mixer, x = mixer_of(kind, causal, chunk=4, **options), torch.randn(2, 7, D, dtype=torch.float64)
-    assert_close(mixer(x, sequence(7)), torch.stack([by_hand(mixer, row) for row in x]))
-    lengths = (7, 3)
-    valid = torch.arange(7) < torch.tensor(lengths)[:, None]
-    out = mixer(x, sequence(7, valid))
-    for row, length in enumerate(lengths):
-        assert_close(out[row, :length], by_hand(mixer, x[row, :length]))
-    cuts = [[4, 3], [1, 1, 5]]
-    segment = torch.stack([torch.arange(len(row)).repeat_interleave(torch.tensor(row)) for row in cuts])
-    expected = [torch.cat([by_hand(mixer, part) for part in x[row].split(cuts[row])]) for row in range(2)]
-    assert_close(mixer(x, sequence(7, segment=segment)), torch.stack(expected))
+    equation_holds(mixer_of(kind, causal, chunk=4, **options), by_hand)
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -151,10 +138,7 @@ def test_mamba2_of_transformers(groups: int) -> None:
         chunk_size=8,
         use_bias=True,
     )
-    layer, generator = Mamba2Mixer(config, 0), torch.Generator().manual_seed(0)
-    for parameter in layer.parameters():
-        torch.nn.init.normal_(parameter, std=0.5, generator=generator)
-    layer = layer.double().eval()
+    layer = stirred_layer(Mamba2Mixer(config, 0))
     mixer = Mamba2(context(causal=True), state=5, groups=groups, bias=True, eps=config.layer_norm_epsilon)
     maps = {
         name: parameter.split([len(parameter) - HEADS, HEADS]) for name, parameter in layer.in_proj.named_parameters()
@@ -210,25 +194,17 @@ def test_every_kind_has_the_declared_properties(kind: type, options: dict[str, A
     name = "mamba2" if kind is Mamba2 else "decayed_attention"
     rotates = options.get("decay") in ("fixed", "head")
     for position in ("none", "rope") if rotates else ("none",):
-        picks = {"token_mixer": name, "position": position, "options": {"token_mixer": {"chunk": 2, **options}}}
-        for prefix in (Prefix(), Prefix(registers=2)):
-            model = tiny(causal=True, prefix=prefix, **picks)
-            for promise in (causality, padding, packing, cached_decoding):
-                promise(model, 6)
-            padding(tiny(prefix=prefix, **picks), 6)
+        promises_hold(name, {"chunk": 2, **options}, position=position)
         if position == "rope":
+            picks = {"token_mixer": name, "position": position, "options": {"token_mixer": {"chunk": 2, **options}}}
             relative(tiny(causal=True, **picks), 6)
 
 
 @pytest.mark.parametrize(("kind", "options"), EVERY, ids=str)
 def test_the_state_does_not_grow_and_continues(kind: type, options: dict[str, Any]) -> None:
     """One token after the other, several at a time, and all of them give the same."""
-    mixer, x = mixer_of(kind, True, **options), torch.randn(2, 13, D, dtype=torch.float64)
-    cache, parts, sizes = mixer.init_cache(2), [], set()
-    for start, size in ((0, 1), (1, 4), (5, 1), (6, 1), (7, 6)):
-        parts.append(mixer(x[:, start : start + size], sequence(size, start=start), cache))
-        sizes.add(cache.bytes)
-    assert_close(torch.cat(parts, 1), mixer(x, sequence(13)), rtol=1e-9, atol=1e-9)
+    mixer = mixer_of(kind, True, **options)
+    sizes = sizes_of_a_continued_cache(mixer)
     inputs = (mixer.conv.kernel - 1) * sum(mixer.widths) if mixer.conv is not None else 0
     keys = options["state"] if kind is Mamba2 else mixer.widths[0] // mixer.heads
     values = mixer.widths[0 if kind is Mamba2 else 2]

@@ -15,15 +15,22 @@ from transformers.models.kimi_linear.modeling_kimi_linear import KimiLinearDelta
 from transformers.models.olmo_hybrid.modeling_olmo_hybrid import OlmoHybridGatedDeltaNet
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
 
-from blockyard.model._prefix import Prefix
 from blockyard.ops import fast_weights
 from blockyard.token_mixer.delta_rule import DeltaRule
-from tests.components.properties.checks import cached_decoding, causality, packing, padding
+from tests.components.properties.checks import packing
 from tests.components.reference.inputs import sequence, stirred
+from tests.components.reference.recurrent import (
+    D,
+    convolved,
+    equation_holds,
+    promises_hold,
+    sizes_of_a_continued_cache,
+    stirred_layer,
+)
 from tests.support.helpers import context, tiny
 from tests.support.tolerances import FLOAT32_STEPS
 
-D, HEADS, K = 16, 4, 4
+HEADS, K = 4, 4
 KINDS: list[dict[str, Any]] = [
     {"gate": "none", "output_gate": "none", "conv": 0},
     {"gate": "none", "negative": True},
@@ -48,17 +55,12 @@ def states(mixer: DeltaRule, x: Tensor) -> Tensor:
     keys, _, values = mixer.widths
     width = values // heads
     h = (x @ mixer.proj_in.weight.T)[:, : 2 * keys + values]
-    if mixer.conv is not None:
-        line = F.pad(h, (0, 0, mixer.conv.kernel - 1, 0))
-        h = torch.stack([(line[t : t + mixer.conv.kernel] * mixer.conv.weight.T).sum(0) for t in range(len(x))])
-    q, k, v = F.silu(h).split([keys, keys, values], dim=-1)
+    q, k, v = F.silu(convolved(mixer.conv, h)).split([keys, keys, values], dim=-1)
     rates = x @ mixer.proj_rates.weight.T
     out = torch.zeros(len(x), heads, width, dtype=x.dtype)
     for head in range(heads):
-        own, shared = (
-            slice(head * width, (head + 1) * width),
-            head // groups,
-        )
+        own = slice(head * width, (head + 1) * width)
+        shared = head // groups
         read = slice(shared * mixer.key_dim, (shared + 1) * mixer.key_dim)
         state = torch.zeros(mixer.key_dim, width, dtype=x.dtype)
         for t in range(len(x)):
@@ -91,32 +93,13 @@ def by_hand(mixer: DeltaRule, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("options", KINDS, ids=str)
 def test_the_equation_written_out(options: dict[str, Any], causal: bool) -> None:
-    """Plain, padded and packed sequences."""
-    mixer, x = mixer_of(causal, chunk=4, **options), torch.randn(2, 7, D, dtype=torch.float64)
-    assert_close(mixer(x, sequence(7)), torch.stack([by_hand(mixer, row) for row in x]))
-    lengths = (7, 3)
-    valid = torch.arange(7) < torch.tensor(lengths)[:, None]
-    out = mixer(x, sequence(7, valid))
-    for row, length in enumerate(lengths):
-        assert_close(out[row, :length], by_hand(mixer, x[row, :length]))
-    cuts = [[4, 3], [1, 1, 5]]
-    segment = torch.stack([torch.arange(len(row)).repeat_interleave(torch.tensor(row)) for row in cuts])
-    expected = [torch.cat([by_hand(mixer, part) for part in x[row].split(cuts[row])]) for row in range(2)]
-    assert_close(mixer(x, sequence(7, segment=segment)), torch.stack(expected))
+    equation_holds(mixer_of(causal, chunk=4, **options), by_hand)
 
 
 def copied(mixer: DeltaRule, weights: dict[str, Tensor]) -> DeltaRule:
     """The mixer with these weights, in float64."""
     mixer.load_state_dict({name: value.detach() for name, value in weights.items()})
     return mixer.double()
-
-
-def stirred_layer(layer: nn.Module) -> nn.Module:
-    """A layer of transformers in float64 with random weights, of which it makes some in the model only."""
-    generator = torch.Generator().manual_seed(0)
-    for parameter in layer.parameters():
-        torch.nn.init.normal_(parameter, std=0.5, generator=generator)
-    return layer.double().eval()
 
 
 @torch.no_grad()
@@ -216,23 +199,14 @@ def test_kimi_delta_attention() -> None:
 @pytest.mark.parametrize("options", KINDS, ids=str)
 @pytest.mark.sampled(2)
 def test_every_kind_has_the_declared_properties(options: dict[str, Any]) -> None:
-    for prefix in (Prefix(), Prefix(registers=2)):
-        picks = {"token_mixer": "delta_rule", "options": {"token_mixer": {"chunk": 2, **options}}}
-        model = tiny(causal=True, prefix=prefix, **picks)
-        for promise in (causality, padding, packing, cached_decoding):
-            promise(model, 6)
-        padding(tiny(prefix=prefix, **picks), 6)
+    promises_hold("delta_rule", {"chunk": 2, **options})
 
 
 @pytest.mark.parametrize("options", KINDS, ids=str)
 def test_the_state_does_not_grow_and_continues(options: dict[str, Any]) -> None:
     """One token after the other, several at a time, and all of them give the same."""
-    mixer, x = mixer_of(True, **options), torch.randn(2, 13, D, dtype=torch.float64)
-    cache, parts, sizes = mixer.init_cache(2), [], set()
-    for start, size in ((0, 1), (1, 4), (5, 1), (6, 1), (7, 6)):
-        parts.append(mixer(x[:, start : start + size], sequence(size, start=start), cache))
-        sizes.add(cache.bytes)
-    assert_close(torch.cat(parts, 1), mixer(x, sequence(13)), rtol=1e-9, atol=1e-9)
+    mixer = mixer_of(True, **options)
+    sizes = sizes_of_a_continued_cache(mixer)
     inputs = (mixer.conv.kernel - 1) * sum(mixer.widths) if mixer.conv is not None else 0
     assert sizes == {2 * 8 * (mixer.key_dim * mixer.widths[2] + inputs)}
 

@@ -12,9 +12,10 @@ from torch.testing import assert_close
 from blockyard.token_mixer.long_conv import Gates, LongConv
 from tests.components.properties.checks import cached_decoding, causality, packing, padding
 from tests.components.reference.inputs import sequence, stirred
+from tests.components.reference.recurrent import D, convolved, equation_holds
 from tests.support.helpers import context, tiny
 
-D, N = 16, 7
+N = 7
 KINDS: list[dict[str, Any]] = [{}, {"conv": 3}, {"conv": 2, "cutoff": 3}, {"conv": 3, "mixing": "full"}]
 
 
@@ -25,12 +26,8 @@ def mixer_of(causal: bool, **options: Any) -> LongConv:
 
 def by_hand(mixer: LongConv, x: Tensor) -> Tensor:
     """The output for one document x (N, D), token by token; the weights of distances are the mixer's own."""
-    gates, h = mixer.gates, x @ mixer.gates.proj_in.weight.T
-    if gates.conv is not None:
-        reads = gates.conv.kernel
-        line = torch.cat([h.new_zeros(reads - 1, h.shape[1]), h])
-        h = torch.stack([(line[t : t + reads] * gates.conv.weight.T).sum(0) for t in range(len(h))])
-    c, b, v = h.chunk(3, dim=-1)
+    gates = mixer.gates
+    c, b, v = convolved(gates.conv, x @ gates.proj_in.weight.T).chunk(3, dim=-1)
     out = []
     for i in range(len(x)):
         y = gates.through * b[i] * v[i]
@@ -45,17 +42,7 @@ def by_hand(mixer: LongConv, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("options", KINDS, ids=str)
 @torch.no_grad()
 def test_the_equation_written_out(options: dict[str, Any], causal: bool) -> None:
-    """Plain, padded and packed sequences."""
-    mixer, x = mixer_of(causal, **options), torch.randn(2, N, D, dtype=torch.float64)
-    assert_close(mixer(x, sequence(N)), torch.stack([by_hand(mixer, row) for row in x]))
-    lengths = (7, 3)
-    out = mixer(x, sequence(N, torch.arange(N) < torch.tensor(lengths)[:, None]))
-    for row, length in enumerate(lengths):
-        assert_close(out[row, :length], by_hand(mixer, x[row, :length]))
-    cuts = [[4, 3], [1, 1, 5]]
-    segment = torch.stack([torch.arange(len(row)).repeat_interleave(torch.tensor(row)) for row in cuts])
-    expected = [torch.cat([by_hand(mixer, part) for part in x[row].split(cuts[row])]) for row in range(2)]
-    assert_close(mixer(x, sequence(N, segment=segment)), torch.stack(expected))
+    equation_holds(mixer_of(causal, **options), by_hand)
 
 
 @pytest.mark.parametrize("options", KINDS, ids=str)

@@ -18,7 +18,7 @@ from blockyard.token_mixer.attention import Attention
 from blockyard.tokenizer._lookup import text_tokens
 from blockyard.tokenizer.char import Char
 from blockyard.weight_init import initialise
-from tests.components.tiny_models import tiny_parts
+from tests.components.model.tiny_models import tiny_parts
 from tests.support.helpers import context, stir, token_ids
 
 N, M, D, H = 5, 7, 16, 4

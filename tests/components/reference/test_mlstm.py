@@ -15,12 +15,13 @@ from transformers.models.xlstm.modeling_xlstm import xLSTMLayer
 from blockyard.model._prefix import Prefix
 from blockyard.token_mixer import mlstm
 from blockyard.token_mixer.mlstm import MLSTM
-from tests.components.properties.checks import cached_decoding, causality, packing, padding, relative
+from tests.components.properties.checks import packing, relative
 from tests.components.reference.inputs import sequence, stirred
+from tests.components.reference.recurrent import D, convolved, equation_holds, promises_hold
 from tests.support.helpers import context, tiny
 from tests.support.tolerances import FLOAT32_STEPS
 
-D, HEADS = 16, 4
+HEADS = 4
 KINDS: list[dict[str, Any]] = [
     {},
     {"gate_cap": 2.0, "input_bias": -1.0, "conv": 3},
@@ -37,9 +38,7 @@ def parts(mixer: MLSTM, x: Tensor) -> tuple[Tensor, ...]:
     """Queries, keys, values (N, H, width) and the arguments of both gates (N, H) of one document x (N, D)."""
     h = (x @ mixer.proj_in.weight.T)[:, : sum(mixer.widths)]
     if mixer.conv is not None:
-        line = F.pad(h, (0, 0, mixer.conv.kernel - 1, 0))
-        convolved = [(line[t : t + mixer.conv.kernel] * mixer.conv.weight.T).sum(0) for t in range(len(h))]
-        h = F.silu(torch.stack(convolved))
+        h = F.silu(convolved(mixer.conv, h))
     q, k, v = (part.unflatten(-1, (mixer.heads, -1)) for part in h.split(mixer.widths, dim=-1))
     gates = x @ mixer.proj_gates.weight.T + mixer.gate_bias
     if mixer.gate_cap is not None:
@@ -90,17 +89,7 @@ def by_hand(mixer: MLSTM, x: Tensor, memory: Any = stabilised) -> Tensor:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("options", KINDS, ids=str)
 def test_the_equation_written_out(options: dict[str, Any], causal: bool) -> None:
-    """Plain, padded and packed sequences."""
-    mixer, x = mixer_of(causal, **options), torch.randn(2, 7, D, dtype=torch.float64)
-    assert_close(mixer(x, sequence(7)), torch.stack([by_hand(mixer, row) for row in x]))
-    lengths = (7, 3)
-    out = mixer(x, sequence(7, torch.arange(7) < torch.tensor(lengths)[:, None]))
-    for row, length in enumerate(lengths):
-        assert_close(out[row, :length], by_hand(mixer, x[row, :length]))
-    cuts = [[4, 3], [1, 1, 5]]
-    segment = torch.stack([torch.arange(len(row)).repeat_interleave(torch.tensor(row)) for row in cuts])
-    expected = [torch.cat([by_hand(mixer, part) for part in x[row].split(cuts[row])]) for row in range(2)]
-    assert_close(mixer(x, sequence(7, segment=segment)), torch.stack(expected))
+    equation_holds(mixer_of(causal, **options), by_hand)
 
 
 def test_the_stabiliser_cancels_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,13 +171,9 @@ def test_the_layer_of_transformers() -> None:
 @pytest.mark.sampled(2)
 def test_declared_properties(position: str, options: dict[str, Any]) -> None:
     options = {**options, "chunk": 2, **({"key_dim": 6} if "key_dim" in options else {})}  # rotations take pairs
-    picks = {"token_mixer": "mlstm", "position": position, "options": {"token_mixer": options}}
-    for prefix in (Prefix(), Prefix(registers=2)):
-        model = tiny(causal=True, prefix=prefix, **picks)
-        for promise in (causality, padding, packing, cached_decoding):
-            promise(model, 6)
-        padding(tiny(prefix=prefix, **picks), 6)
+    promises_hold("mlstm", options, position=position)
     if position == "rope":
+        picks = {"token_mixer": "mlstm", "position": position, "options": {"token_mixer": options}}
         relative(tiny(causal=True, **picks), 6)
 
 

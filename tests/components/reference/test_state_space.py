@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 from transformers import Lfm2Config, MambaConfig
@@ -14,32 +14,30 @@ from transformers.models.lfm2.modeling_lfm2 import Lfm2ShortConv
 from transformers.models.mamba.modeling_mamba import MambaMixer
 
 from blockyard.contracts import Seq, TokenMixer
-from blockyard.model._prefix import Prefix
 from blockyard.token_mixer import selective_ssm
 from blockyard.token_mixer._recurrent import blocked_scan, causal_states, scan
 from blockyard.token_mixer.gated_conv import GatedConv
 from blockyard.token_mixer.selective_ssm import SelectiveSSM
-from tests.components.properties.checks import cached_decoding, causality, packing, padding
+from tests.components.properties.checks import packing
 from tests.components.reference.inputs import sequence, stirred
+from tests.components.reference.recurrent import (
+    PREFIXES,
+    D,
+    convolved,
+    equation_holds,
+    promises_hold,
+    sizes_of_a_continued_cache,
+    stirred_layer,
+)
 from tests.support.helpers import context, tiny
 from tests.support.tolerances import FLOAT32_STEPS, FLOAT64
 
-D = 16
 KINDS: list[tuple[type, dict[str, Any]]] = [
     (SelectiveSSM, {}),
     (SelectiveSSM, {"expansion": 1.5, "state": 3, "rank": 2, "conv": 0, "bias": True}),
     (GatedConv, {}),
     (GatedConv, {"kernel": 5, "bias": True}),
 ]
-
-
-def convolved(conv: nn.Module | None, h: Tensor) -> Tensor:
-    """The short convolution of one document h (N, C), written out."""
-    if conv is None:
-        return h
-    line = F.pad(h, (0, 0, conv.kernel - 1, 0))
-    out = torch.stack([(line[t : t + conv.kernel] * conv.weight.T).sum(0) for t in range(len(h))])
-    return out if conv.bias is None else out + conv.bias
 
 
 def state_space(mixer: SelectiveSSM, h: Tensor) -> Tensor:
@@ -77,26 +75,7 @@ def mixer_of(kind: type, causal: bool, **options: Any) -> Any:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("kind", "options"), KINDS, ids=str)
 def test_the_equation_written_out(kind: type, options: dict[str, Any], causal: bool) -> None:
-    """Plain, padded and packed sequences."""
-    mixer, x = mixer_of(kind, causal, **options), torch.randn(2, 7, D, dtype=torch.float64)
-    assert_close(mixer(x, sequence(7)), torch.stack([by_hand(mixer, row) for row in x]))
-    lengths = (7, 3)
-    valid = torch.arange(7) < torch.tensor(lengths)[:, None]
-    out = mixer(x, sequence(7, valid))
-    for row, length in enumerate(lengths):
-        assert_close(out[row, :length], by_hand(mixer, x[row, :length]))
-    cuts = [[4, 3], [1, 1, 5]]
-    segment = torch.stack([torch.arange(len(row)).repeat_interleave(torch.tensor(row)) for row in cuts])
-    expected = [torch.cat([by_hand(mixer, part) for part in x[row].split(cuts[row])]) for row in range(2)]
-    assert_close(mixer(x, sequence(7, segment=segment)), torch.stack(expected))
-
-
-def stirred_layer(layer: nn.Module) -> nn.Module:
-    """A layer of transformers in float64 with random weights."""
-    generator = torch.Generator().manual_seed(0)
-    for parameter in layer.parameters():
-        torch.nn.init.normal_(parameter, std=0.5, generator=generator)
-    return layer.double().eval()
+    equation_holds(mixer_of(kind, causal, **options), by_hand)
 
 
 @torch.no_grad()
@@ -157,23 +136,14 @@ def test_blocks_give_what_the_scan_gives(size: int) -> None:
 @pytest.mark.parametrize(("kind", "options"), KINDS, ids=str)
 def test_every_kind_has_the_declared_properties(kind: type, options: dict[str, Any]) -> None:
     name = "gated_conv" if kind is GatedConv else "selective_ssm"
-    picks = {"token_mixer": name, "options": {"token_mixer": options}}
-    for prefix in (Prefix(),) if kind is GatedConv else (Prefix(), Prefix(registers=2)):
-        model = tiny(causal=True, prefix=prefix, **picks)
-        for promise in (causality, padding, packing, cached_decoding):
-            promise(model, 6)
-        padding(tiny(prefix=prefix, **picks), 6)
+    promises_hold(name, options, PREFIXES[:1] if kind is GatedConv else PREFIXES)
 
 
 @pytest.mark.parametrize(("kind", "options"), KINDS, ids=str)
 def test_the_cache_does_not_grow(kind: type, options: dict[str, Any]) -> None:
     """One token after the other, several at a time, and all of them give the same."""
-    mixer, x = mixer_of(kind, True, **options), torch.randn(2, 13, D, dtype=torch.float64)
-    cache, parts, sizes = mixer.init_cache(2), [], set()
-    for start, size in ((0, 1), (1, 4), (5, 1), (6, 1), (7, 6)):
-        parts.append(mixer(x[:, start : start + size], sequence(size, start=start), cache))
-        sizes.add(cache.bytes)
-    assert_close(torch.cat(parts, 1), mixer(x, sequence(13)), rtol=1e-9, atol=1e-9)
+    mixer = mixer_of(kind, True, **options)
+    sizes = sizes_of_a_continued_cache(mixer)
     channels, past = (D, 0) if kind is GatedConv else (mixer.inner, mixer.state)
     inputs = mixer.conv.kernel - 1 if mixer.conv is not None else 0
     assert sizes == {2 * 8 * channels * (past + inputs)}

@@ -6,7 +6,7 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -37,6 +37,17 @@ def allow_of(config: Mapping[str, Any]) -> list[str]:
     """The packages that a config allows; none where its `allow` is not a list of names, which `check` reports."""
     names = config.get("allow")
     return [name for name in names if isinstance(name, str)] if isinstance(names, list | tuple) else []
+
+
+def find(target: str, packages: Collection[str]) -> type | None:
+    """Return the class of a dotted name; None where it does not exist or is in none of the packages."""
+    package = _package(target)
+    if not package or package not in packages:
+        return None
+    try:
+        return locate(target)
+    except ValueError:
+        return None
 
 
 def locate(target: str) -> type:

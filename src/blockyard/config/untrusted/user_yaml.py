@@ -59,7 +59,7 @@ def _read(path: Path, _stamp: tuple[int, ...]) -> str:
 def reaches_hydra(package: str | None, content: Mapping[str, object]) -> bool:
     """Whether a file names Hydra's own keys: in its package, as a key, or in its defaults list.
 
-    This gives the plain cases a message that names the file; `hydra_config` compares what Hydra composed.
+    This gives the plain cases a message that names the file; `merge` compares what Hydra composed.
     """
     entries = content.get("defaults")
     named = [name for entry in (entries if isinstance(entries, list) else []) for name in _names(entry)]

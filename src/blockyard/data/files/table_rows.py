@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 Kinds = Mapping[str, str]  # the name of a column -> "text", "number" or "stored"
+NUMERIC = ("integer", "floating", "decimal", "boolean", "null")  # types that are read as numbers, and written as text
 
 
 @dataclass(frozen=True)
@@ -166,20 +167,19 @@ def as_text(what: str, cells: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
     kind = cells.type
     if pa.types.is_floating(kind):
         cells = pc.if_else(pc.is_nan(cells), None, cells)
-    elif not (
-        pa.types.is_string(kind)
-        or pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_decimal(kind)
-        or pa.types.is_integer(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_null(kind)
-    ):
+    elif not _is_any(kind, ("string", "binary", "large_binary", *NUMERIC)):
         raise UserError(f"{what} holds {kind} in this column, neither text nor numbers")
     try:
         return cells.cast(pa.string())
     except pa.ArrowInvalid as error:
         raise UserError(f"{what} holds {kind} in this column that is not UTF-8 text") from error
+
+
+def _is_any(kind: pyarrow.DataType, names: Sequence[str]) -> bool:
+    """Return whether a type is one of pyarrow's, such as "decimal" or "integer" of any width."""
+    import pyarrow as pa
+
+    return any(getattr(pa.types, f"is_{name}")(kind) for name in names)
 
 
 def as_numbers(path: Path, rows: FileRows, name: str, cells: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
@@ -194,13 +194,7 @@ def as_numbers(path: Path, rows: FileRows, name: str, cells: pyarrow.ChunkedArra
     if pa.types.is_string(kind):
         cells = pc.utf8_trim_whitespace(cells)
         cells = pc.if_else(pc.equal(cells, ""), None, cells)
-    elif not (
-        pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_decimal(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_null(kind)
-    ):
+    elif not _is_any(kind, NUMERIC):
         raise UserError(f"{path} holds {kind} in the column {name!r}, not numbers")
     try:
         numbers = cells.cast(pa.int64() if pa.types.is_boolean(kind) else pa.float64()).cast(pa.float64())

@@ -6,4 +6,5 @@ images.py     an image
 captions.py   an image, whose text is written
 questions.py  a text about an image
 numbers.py    columns of numbers
+new_inputs.py inputs of a trained run: texts, images, sounds and rows of arrays
 """

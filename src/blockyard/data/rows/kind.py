@@ -1,24 +1,25 @@
-"""What a kind of row offers to a table, and rows that are assigned to splits."""
+"""The interface of a kind of row, and rows that are assigned to splits."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 from torch import Tensor
 
-from blockyard.contracts import DataSpec, Splits, Tokenizer
-from blockyard.data.files.table_rows import TableRows
+from blockyard.contracts import DataSpec, InputReader, NewInputs, Splits, Tokenizer
+from blockyard.data.files.file_names import new_file
+from blockyard.data.files.table_rows import TableRows, read_rows
 
 Reads = Literal["text", "pair", "image", "caption", "question", "numbers"]
 
 
 @dataclass(frozen=True)
 class AssignedRows:
-    """The rows of each split, and what is predicted of all rows.
+    """The rows of each split, and the targets of all rows.
 
     path: of the table, for messages; spec: of the data; label: the column of the classes, where they are predicted
     parts: the rows of the training, validation and test split, ascending; target: (rows,) int64 classes, zeros where
@@ -55,11 +56,11 @@ class RowKind(ABC):
     @property
     @abstractmethod
     def reads(self) -> Reads:
-        """The name of the kind."""
+        """The contents of a row."""
 
     @property
     def things(self) -> str:
-        """The inputs, as messages call them."""
+        """The name of inputs in messages."""
         return "rows"
 
     @property
@@ -86,6 +87,14 @@ class RowKind(ABC):
     @abstractmethod
     def keys(self, rows: TableRows) -> list[Hashable]:
         """Return the inputs of each row, to tell repeated ones."""
+
+    def read_new(self, inputs: Sequence[str], reader: InputReader) -> NewInputs:
+        """Return new rows. Raises UserError where they cannot be read."""
+        return reader.read(inputs)
+
+    def new_rows(self, inputs: Sequence[str]) -> TableRows:
+        """Read the columns of tables that are named on the command line. Raises UserError as `read_rows` does."""
+        return read_rows([new_file(text) for text in inputs], self.columns(), self.cell_types())
 
     @abstractmethod
     def splits(self, assigned: AssignedRows, tokenizer: Tokenizer) -> tuple[Splits, str]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from blockyard.contracts import DataSpec, Splits, Tokenizer
+from blockyard.contracts import DataSpec, InputReader, NewInputs, Splits, Tokenizer
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.table_rows import TableRows
 from blockyard.data.rows.kind import AssignedRows, Reads, RowKind
+from blockyard.data.splits.columns import ColumnSplit
 from blockyard.data.splits.vectors import vector_splits
 
 log = logging.getLogger("blockyard")
@@ -27,7 +28,7 @@ class NumberRows(RowKind):
 
     @property
     def reads(self) -> Reads:
-        """The name of the kind."""
+        """The contents of a row."""
         return "numbers"
 
     def columns(self) -> dict[str, str]:
@@ -57,6 +58,13 @@ class NumberRows(RowKind):
         values = [numbers[part] for part in assigned.parts]
         splits = vector_splits(values, assigned.targets, self.names, assigned.classes)
         return Splits(*splits), sha256([*values, *assigned.targets])
+
+    def read_new(self, inputs: Sequence[str], reader: InputReader) -> NewInputs:
+        """Return the rows of tables, standardized as the training rows were."""
+        rows = self.new_rows(inputs)
+        mean, std = reader.test().scale
+        values = ((torch.from_numpy(rows.numbers(self.names)) - mean) / std).float()
+        return NewInputs([rows.where(row) for row in range(len(rows))], ColumnSplit(values))
 
     def _warn_of_missing(self, numbers: Tensor, path: str) -> None:
         counts = {name: int(gone) for name, gone in zip(self.names, numbers.isnan().sum(0), strict=True) if gone}

@@ -1,6 +1,7 @@
 """Splits of images, texts, tokens, pairs, series, graphs, arrays and tables, and what data sets of a kind share.
 
 order.py           the order of samples, a function of seed, epoch and step
+columns.py         samples in memory, a column for each part of a batch
 split.py           cuts a data set into disjoint splits
 row_splits.py      the same for rows of tables, of which some stay together
 loaded.py          the base class of data sets

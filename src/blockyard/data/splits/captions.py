@@ -8,36 +8,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, DataSpec, Splits, TextTokenizer, Tokenizer
-from blockyard.data.files.images import levels_to_floats
+from blockyard.contracts import DataSpec, Splits, TextTokenizer, Tokenizer
 from blockyard.data.files.pairs import Pair
-from blockyard.data.splits.pairs import RaggedSequences
+from blockyard.data.splits.columns import ColumnSplit, Pictures, Ragged
 from blockyard.errors import UserError
 
 log = logging.getLogger("blockyard")
 
 
-class CaptionedSplit:
-    """A split of images in memory with a caption each. images: uint8 (n, C, size, size)."""
+class CaptionedSplit(ColumnSplit):
+    """Images in memory with a caption each: start token, caption, end token. pairs: (name, caption) of each."""
 
-    def __init__(
-        self,
-        images: Tensor,
-        targets: RaggedSequences,
-        pairs: Sequence[Pair],
-        *,
-        blank: bool,
-    ) -> None:
-        self.images, self.targets, self.pairs, self.blank = images, targets, pairs, blank
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Return inputs (B, N + 1): start, caption, end; lengths; and source float32 (B, C, size, size)."""
-        inputs, lengths = self.targets.padded(order)
-        source = levels_to_floats(self.images[order])
-        return Batch(inputs, lengths=lengths, source=torch.zeros_like(source) if self.blank else source)
+    def __init__(self, images: Pictures, captions: Ragged, pairs: Sequence[Pair]) -> None:
+        super().__init__(captions, source=images)
+        self.pairs = pairs
 
 
 def caption_parts(
@@ -67,13 +51,14 @@ def caption_parts(
         pairs = [(names[i], text) for i, text in zip(part.tolist(), own, strict=True)]
         kept, targets = _encode(name, own, tokenizer, (tokens.start, tokens.end), spec.shape[0])
         chosen = [pairs[i] for i in kept]
-        splits.append(CaptionedSplit(images[part[torch.tensor(kept)]], targets, chosen, blank=blank))
+        source = Pictures(images[part[torch.tensor(kept)]], blank)
+        splits.append(CaptionedSplit(source, targets, chosen))
     return Splits(*splits)
 
 
 def _encode(
     name: str, texts: list[str], tokenizer: TextTokenizer, ends: tuple[int, int], context: int
-) -> tuple[list[int], RaggedSequences]:
+) -> tuple[list[int], Ragged]:
     """Return the captions that are short enough, by index, and their token ids with start and end token."""
     encoded = [[ends[0], *tokenizer.encode(text), ends[1]] for text in texts]
     kept = [number for number, ids in enumerate(encoded) if len(ids) <= context + 1]
@@ -87,4 +72,4 @@ def _encode(
         log.warning(
             "%d of %d %s captions have words that training lacks, which cannot be written", unknown, len(kept), name
         )
-    return kept, RaggedSequences.of([encoded[i] for i in kept])
+    return kept, Ragged.of([encoded[i] for i in kept])

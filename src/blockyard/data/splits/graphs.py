@@ -19,9 +19,22 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from blockyard.contracts import UNREACHABLE, Batch, BatchSize, Because, DataSpec, GraphTokenizer, Splits, Tokenizer
+from blockyard.contracts import (
+    UNREACHABLE,
+    Batch,
+    BatchSize,
+    Because,
+    DataSpec,
+    GraphTokenizer,
+    InputReader,
+    NewInputs,
+    Splits,
+    Tokenizer,
+)
 from blockyard.data.files.digest import sha256
+from blockyard.data.files.file_names import new_file
 from blockyard.data.files.graph import Graph
+from blockyard.data.files.molecules import read_unlabelled
 from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.split import target_moments
 
@@ -234,6 +247,19 @@ class GraphData(LoadedData):
         kind = torch.int64 if self.targets() is None else torch.float64
         target = torch.tensor([graph.target for graph in graphs], dtype=kind)
         return GraphSplit(nodes, pairs, torch.tensor(lengths), target)
+
+    def read_new(self, inputs: Sequence[str], reader: InputReader) -> NewInputs:
+        """Read the graphs of files, by file and line. Raises UserError for other columns than in training."""
+        assert isinstance(reader.tokenizer, GraphTokenizer)
+        most, columns = self.size()
+        connected = getattr(self, "disconnected", "keep") == "refuse"
+        edges = reader.tokenizer.state().get("edges") or [[]]
+        names, graphs = [], []
+        for path in map(new_file, inputs):
+            for line in read_unlabelled(path, columns, len(edges[0]), most, connected):
+                names.append(f"{path}, line {line.number}")
+                graphs.append(line.graph)
+        return NewInputs(names, self.encoded(graphs, reader.tokenizer))
 
 
 def _stacked(graphs: Sequence[Graph], name: str) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Batch, SimpleModel, TextTokenizer
+from blockyard.data.splits.columns import gather
 from blockyard.data.splits.simple_models import MOST_SAMPLES, MOST_TOKENS, majority_model, tf_idf
 
 
@@ -68,13 +69,10 @@ class LabelledSplit:
         """Return inputs (B, longest), target (B,), lengths (B,) if they differ, and slice (B,) if there are slices."""
         texts = self.texts
         start, lengths = texts.start[order], texts.lengths[order]
-        position = torch.arange(int(lengths.max()))
         if texts.slack is not None and key is not None:
-            start = start + texts.slack[order].clamp_max(key % len(position))
-        index = (start[:, None] + position).clamp_max(len(texts.stream) - 1)  # (B, longest)
-        inputs = texts.stream[index].long().masked_fill(position >= lengths[:, None], 0)
+            start = start + texts.slack[order].clamp_max(key % int(lengths.max()))
         return Batch(
-            inputs,
+            gather(texts.stream, start, lengths),
             texts.target[order],
             lengths=lengths if self.variable else None,
             slice=None if texts.slice is None else texts.slice[order],

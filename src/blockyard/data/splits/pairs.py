@@ -4,95 +4,49 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from blockyard.contracts import Batch, TextTokenizer
 from blockyard.data.files.pairs import Pair
+from blockyard.data.splits.columns import ColumnSplit, Ragged
 
 log = logging.getLogger("blockyard")
 
 
-class RaggedSequences(NamedTuple):
-    """Token sequences of any length in one stream. stream: (T,) int32; start, lengths: (n,) int64."""
-
-    stream: Tensor
-    start: Tensor
-    lengths: Tensor
-
-    @classmethod
-    def of(cls, sequences: Sequence[Sequence[int]]) -> RaggedSequences:
-        """Concatenate lists of token ids."""
-        lengths = torch.tensor([len(sequence) for sequence in sequences], dtype=torch.int64)
-        stream = torch.tensor([token_id for sequence in sequences for token_id in sequence], dtype=torch.int32)
-        return cls(stream, lengths.cumsum(0) - lengths, lengths)
-
-    def sequences(self) -> list[list[int]]:
-        """Return the sequences as lists of token ids."""
-        stream, bounds = self.stream.tolist(), zip(self.start.tolist(), self.lengths.tolist(), strict=True)
-        return [stream[start : start + length] for start, length in bounds]
-
-    def padded(self, order: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sequences `order` (B,) as int64 (B, longest), padded with 0, and their lengths (B,)."""
-        lengths = self.lengths[order]
-        position = torch.arange(int(lengths.max()))
-        index = (self.start[order][:, None] + position).clamp_max(len(self.stream) - 1)  # (B, longest)
-        return self.stream[index].long().masked_fill(position >= lengths[:, None], 0), lengths
-
-
-class PairSplit:
-    """A split of encoded pairs: `target` holds the decoder's sequences with start and end token.
+class PairSplit(ColumnSplit):
+    """A split of encoded pairs: the inputs are the decoder's sequences with start and end token.
 
     pairs: the texts themselves, which what a model writes is compared with
     """
 
-    def __init__(
-        self, source: RaggedSequences, target: RaggedSequences, bytes_per_token: float, pairs: Sequence[Pair]
-    ) -> None:
-        self.source, self.target, self.bytes_per_token, self.pairs = source, target, bytes_per_token, pairs
+    inputs: Ragged
+    source: Ragged
 
-    def __len__(self) -> int:
-        return len(self.target.lengths)
-
-    @property
-    def lengths(self) -> Tensor:
-        """The tokens of source and target together, (n,)."""
-        return self.source.lengths + self.target.lengths
-
-    def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Return inputs (B, N + 1): start, target, end; and source (B, M); both padded to the batch's longest."""
-        inputs, lengths = self.target.padded(order)
-        source, source_lengths = self.source.padded(order)
-        return Batch(inputs, lengths=lengths, source=source, source_lengths=source_lengths)
+    def __init__(self, source: Ragged, target: Ragged, bytes_per_token: float, pairs: Sequence[Pair]) -> None:
+        super().__init__(target, source=source)
+        self.bytes_per_token, self.pairs = bytes_per_token, pairs
 
 
-class JoinedSplit:
+class JoinedSplit(ColumnSplit):
     """A split of encoded pairs in one sequence each: the source, the start token, the target and the end token.
 
     pairs: the texts, as in `PairSplit`
     """
 
     def __init__(self, split: PairSplit) -> None:
-        both = zip(split.source.sequences(), split.target.sequences(), strict=True)
-        self.sequences = RaggedSequences.of([[*source, *target] for source, target in both])
+        both = zip(split.source.sequences(), split.inputs.sequences(), strict=True)
+        super().__init__(Ragged.of([[*source, *target] for source, target in both]))
         self.read = split.source.lengths  # (n,) tokens of each source
         self.bytes_per_token, self.pairs = split.bytes_per_token, split.pairs
 
-    def __len__(self) -> int:
-        return len(self.read)
-
-    @property
-    def lengths(self) -> Tensor:
-        """The tokens of each sequence, (n,)."""
-        return self.sequences.lengths
-
     def batch(self, order: Tensor, key: int | None) -> Batch:
         """Return inputs (B, N + 1), and target (B, N + 1): the same from the token behind the start token on."""
-        inputs, lengths = self.sequences.padded(order)
-        prompt = torch.arange(inputs.shape[1]) <= self.read[order][:, None]  # (B, N + 1)
-        return Batch(inputs, inputs.masked_fill(prompt, Batch.ignore), lengths=lengths)
+        batch = super().batch(order, key)
+        prompt = torch.arange(batch.inputs.shape[1]) <= self.read[order][:, None]  # (B, N + 1)
+        return replace(batch, target=batch.inputs.masked_fill(prompt, Batch.ignore))
 
 
 def encode(
@@ -130,7 +84,7 @@ def encode(
             len(pairs),
             name,
         )
-    return PairSplit(RaggedSequences.of(sources), RaggedSequences.of(targets), num_bytes / num_tokens, kept)
+    return PairSplit(Ragged.of(sources), Ragged.of(targets), num_bytes / num_tokens, kept)
 
 
 def disjoint(splits: Sequence[Sequence[Pair]]) -> list[list[Pair]]:

@@ -1,7 +1,7 @@
-"""Recordings and what is said or played in each: a sound as the source, a text as the sequence, or turned round.
+"""Recordings with the text of each: a sound as the source and its text as the sequence, or the other way round.
 
 source   |~~~~~^^^~~|         int16 samples of any length, padded on the right with silence
-inputs   START 5 8 A END      what a decoder writes, or what CTC finds in the sound
+inputs   START 5 8 A END      the text, for a decoder or for CTC
 
 writes=sound
 source   5 8 A
@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import (
-    Batch,
     BatchSize,
     DataSpec,
     Samples,
@@ -36,9 +35,9 @@ from blockyard.contracts import (
 )
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.sounds import BadSoundError, SoundFiles, decode
+from blockyard.data.splits.columns import ColumnSplit, Ragged
 from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.order import mix
-from blockyard.data.splits.pairs import RaggedSequences
 from blockyard.errors import UserError
 from blockyard.ops import ctc
 
@@ -53,62 +52,35 @@ class Recording(NamedTuple):
     text: str
 
 
-class RaggedSounds(NamedTuple):
-    """Sounds of any length in one stream. stream: (all samples,) int16; start, lengths: (n,) int64."""
+class RecordingSplit(ColumnSplit):
+    """Recordings of one split in memory: the inputs are start, the text's token ids, end; the source is the sound.
 
-    stream: Tensor
-    start: Tensor
-    lengths: Tensor
-
-    @classmethod
-    def of(cls, sounds: Sequence[Tensor]) -> RaggedSounds:
-        """Join sounds (T,) int16."""
-        lengths = torch.tensor([len(sound) for sound in sounds], dtype=torch.int64)
-        return cls(torch.cat(list(sounds)), lengths.cumsum(0) - lengths, lengths)
-
-    def padded(self, order: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sounds `order` (B,) as (B, longest) int16, silent behind their ends, and their lengths (B,)."""
-        lengths = self.lengths[order]
-        position = torch.arange(int(lengths.max()))
-        index = (self.start[order][:, None] + position).clamp_max(len(self.stream) - 1)  # (B, longest)
-        return self.stream[index].masked_fill(position >= lengths[:, None], 0), lengths
-
-
-class RecordingSplit:
-    """Recordings of one split in memory.
-
-    pairs: (name, text) of each; target: start, the text's token ids, end; lengths: (n,) int64, samples of each
-    least_tokens: (n,) int64, that an alignment of the text has
+    pairs: (name, text) of each; least_tokens: (n,) int64, that an alignment of the text has
     """
 
     def __init__(self, recordings: Sequence[Recording], tokenizer: TextTokenizer, ends: tuple[int, int]) -> None:
+        token_ids = [tokenizer.encode(recording.text) for recording in recordings]
+        texts = Ragged.of([[ends[0], *ids, ends[1]] for ids in token_ids])
+        self.sounds = Ragged.of([recording.samples for recording in recordings])
+        super().__init__(texts, source=self.sounds)
         self.tokenizer = tokenizer
         self.pairs = [(recording.name, recording.text) for recording in recordings]
-        self.sounds = RaggedSounds.of([recording.samples for recording in recordings])
-        self.lengths = self.sounds.lengths
-        token_ids = [tokenizer.encode(recording.text) for recording in recordings]
         self.least_tokens = torch.tensor([ctc.least_tokens(ids) for ids in token_ids])
-        self.target = RaggedSequences.of([[ends[0], *ids, ends[1]] for ids in token_ids])
 
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Return inputs (B, N + 1): start, text, end; and source (B, T) int16; both padded to the batch's longest."""
-        inputs, lengths = self.target.padded(order)
-        source, source_lengths = self.sounds.padded(order)
-        return Batch(inputs, lengths=lengths, source=source, source_lengths=source_lengths)
+    @property
+    def lengths(self) -> Tensor:
+        """The samples of each sound, (n,) int64, as `Transcripts` asks."""
+        return self.sounds.lengths
 
     def decode(self, token_ids: list[int]) -> str:
         """Return the text of token ids."""
         return self.tokenizer.decode(token_ids)
 
 
-class SpokenSplit:
-    """Sounds of one split that are to be written, with the text of each as the source.
+class SpokenSplit(ColumnSplit):
+    """Sounds of one split that are to be written, start, codes, end, with the text of each as the source.
 
-    texts: of each; sounds: of each, (T,) int16; target: start, the codes of the sound, end
-    units: what a token stands for, in names of metrics
+    texts: of each; sounds: of each, (T,) int16; units: what a token stands for, in names of metrics
     """
 
     def __init__(
@@ -117,26 +89,13 @@ class SpokenSplit:
         tokenizers: tuple[TextTokenizer, SoundTokenizer],
         ends: tuple[int, int],
     ) -> None:
-        self.tokenizer, self.units = tokenizers[1], (tokenizers[1].unit,)
+        self.tokenizer = tokenizers[1]
+        self.units = (self.tokenizer.unit,)
         self.texts = [recording.text for recording in recordings]
         self.sounds = [recording.samples for recording in recordings]
-        self.source = RaggedSequences.of([tokenizers[0].encode(text) for text in self.texts])
+        source = Ragged.of([tokenizers[0].encode(text) for text in self.texts])
         codes = (self.tokenizer.encode(sound[None])[0].tolist() for sound in self.sounds)
-        self.target = RaggedSequences.of([[ends[0], *own, ends[1]] for own in codes])
-
-    def __len__(self) -> int:
-        return len(self.sounds)
-
-    @property
-    def lengths(self) -> Tensor:
-        """The tokens of text and sound together, (n,)."""
-        return self.source.lengths + self.target.lengths
-
-    def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Return inputs (B, N + 1): start, codes, end; and source (B, M); both padded to the batch's longest."""
-        inputs, lengths = self.target.padded(order)
-        source, source_lengths = self.source.padded(order)
-        return Batch(inputs, lengths=lengths, source=source, source_lengths=source_lengths)
+        super().__init__(Ragged.of([[ends[0], *ids, ends[1]] for ids in codes]), source=source)
 
     def outputs(self, order: Tensor) -> list[Tensor]:
         """Return the sounds `order` (B,), each (T,) int16."""
@@ -170,12 +129,12 @@ class RecordingData(LoadedData):
     @property
     @abstractmethod
     def sizes(self) -> tuple[int, int]:
-        """The most samples of a recording, and tokens of a text with its end."""
+        """The largest number of samples of a recording, and of tokens of a text with its end."""
 
     @property
     @abstractmethod
     def samples_a_second(self) -> int:
-        """Of every recording."""
+        """The sample rate of all recordings."""
 
     @property
     def spec(self) -> DataSpec:
@@ -188,7 +147,7 @@ class RecordingData(LoadedData):
 
     @abstractmethod
     def recordings(self) -> list[list[Recording]]:
-        """Return those of the training, the validation and the test split, and set the fingerprint."""
+        """Return the recordings of the training, the validation and the test split, and set the fingerprint."""
 
     def read_source(self, path: str) -> Tensor:
         """Return the samples of a sound file, (1, T) int16. Raises UserError for one that cannot be used."""
@@ -207,7 +166,7 @@ class RecordingData(LoadedData):
         return self.load_both(tokenizer, tokenizer)
 
     def load_both(self, tokenizer: Tokenizer, source: Tokenizer) -> Splits:
-        """As `load`. The source's tokenizer embeds sounds, or is fitted on the training texts where those are read."""
+        """Load with another tokenizer of the source, which embeds sounds, or is fitted on the training texts."""
         of_text = source if self.writes == "sound" else tokenizer
         if not isinstance(of_text, TextTokenizer):
             raise ValueError(f"the texts of recordings need a text tokenizer, not {type(of_text).__name__}")
@@ -222,7 +181,10 @@ class RecordingData(LoadedData):
             raise ValueError(f"{type(tokenizer).__name__} has no start and end token; see TokenSpec.start")
         parts: list[Split] = []
         for name, split in zip(Splits._fields, splits, strict=True):
-            kept = [recording for recording in split if 0 < len(of_text.encode(recording.text)) < self.sizes[1]]
+            kept = []
+            for recording in split:
+                if 0 < len(of_text.encode(recording.text)) < self.sizes[1]:
+                    kept.append(recording)
             if len(kept) < len(split):
                 log.warning("%d of %d %s texts are left out: too long", len(split) - len(kept), len(split), name)
             if not kept:

@@ -2,7 +2,7 @@
 
     words     Ada            Lovelace          .
     tags      B-PER          I-PER             O
-    pieces    A   da         Love  lace        .      what the tokenizer cuts each word into, alone
+    pieces    A   da         Love  lace        .      tokens of each word, cut alone
     target    1   1 + V      2     2 + V       0      tag at the first piece of a word, V more at its others
 
 The pieces of a word do not depend on its neighbours: words are encoded one by one, with a blank in front of all but the
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from blockyard.contracts import Batch, TextTokenizer
 from blockyard.data.files.conll import Sentence
+from blockyard.data.splits.columns import ColumnSplit, Ragged
 from blockyard.errors import UserError, quoted
 
 
@@ -26,8 +27,8 @@ from blockyard.errors import UserError, quoted
 class Pieces:
     """A sentence as token ids.
 
-    first: the index of the first piece of each word; last: that of its last one
-    forms: how many words are read; fewer than the sentence has where it is longer than the context
+    first, last: the indices of the first and the last piece of each word
+    forms: the number of words that are read; fewer than the sentence has where it is longer than the context
     whole: the tokens of the sentence before it is cut
     """
 
@@ -38,12 +39,12 @@ class Pieces:
 
     @property
     def forms(self) -> int:
-        """How many words are read."""
+        """The number of words that are read."""
         return len(self.first)
 
 
 class Cutter:
-    """Cuts sentences into pieces, and remembers those of each word."""
+    """Cuts sentences into pieces, and remembers the pieces of each word."""
 
     def __init__(self, tokenizer: TextTokenizer, context: int) -> None:
         self.tokenizer, self.context = tokenizer, context
@@ -54,7 +55,7 @@ class Cutter:
     def __call__(self, forms: Sequence[str], where: str) -> Pieces:
         """Return the pieces of a sentence, of as many whole words as the context has room for.
 
-        Raises UserError for a word of which the tokenizer leaves nothing, and a first word that is longer than that.
+        Raises UserError for a word without a token, and for a first word that is longer than the context.
         """
         ids: list[int] = []
         first: list[int] = []
@@ -62,9 +63,9 @@ class Cutter:
         whole = 0
         for number, form in enumerate(forms):
             pieces, blanks = self._of(form, follows=number > 0)
-            read = whole == len(ids)  # so far
+            cut = whole > len(ids)  # an earlier word had no room
             whole += len(pieces)
-            if not read:
+            if cut:
                 continue
             if len(pieces) == blanks:
                 raise UserError(
@@ -85,15 +86,16 @@ class Cutter:
         key = (form, follows)
         if key not in self._known:
             pieces = self.tokenizer.encode(f" {form}" if follows else form)
-            alone = follows and bool(pieces) and pieces[0] == self._blank
-            # A token of a blank and the beginning of a word, of a vocabulary that does not know it, is no blank.
-            blanks = int(alone and pieces[1:] == self.tokenizer.encode(form))
+            blanks = 0
+            # The id of a blank may also be the unknown token, for a blank and a beginning that no token has.
+            if follows and pieces and pieces[0] == self._blank and pieces[1:] == self.tokenizer.encode(form):
+                blanks = 1
             self._known[key] = pieces, blanks
         return self._known[key]
 
 
-class TaggedSplit:
-    """One split of sentences.
+class TaggedSplit(ColumnSplit):
+    """One split of sentences: the inputs are token ids, the target as in the module's docstring.
 
     sentences: as they were read; names: of the tags, in the order of their numbers
     tag_counts: (V,) int64, the words of the training split with each tag
@@ -102,21 +104,16 @@ class TaggedSplit:
     def __init__(
         self, sentences: Sequence[Sentence], pieces: Sequence[Pieces], names: Sequence[str], tag_counts: Tensor
     ) -> None:
-        self.sentences, self.pieces, self.names = list(sentences), list(pieces), tuple(names)
-        self.tag_counts = tag_counts
-        self.lengths = torch.tensor([len(each.ids) for each in pieces])  # (n,)
-        self._start = self.lengths.cumsum(0) - self.lengths
+        ids = Ragged.of([sentence.ids for sentence in pieces])
         numbers = {name: number for number, name in enumerate(names)}
-        self._ids = torch.tensor([token_id for each in pieces for token_id in each.ids], dtype=torch.int32)
-        target = torch.full((len(self._ids),), Batch.ignore, dtype=torch.int32)
-        for start, sentence, own in zip(self._start.tolist(), sentences, pieces, strict=True):
-            for first, last, tag in zip(own.first, own.last, sentence.tags, strict=False):
+        target = torch.full((len(ids.stream),), Batch.ignore, dtype=torch.int32)
+        for start, sentence, cut in zip(ids.start.tolist(), sentences, pieces, strict=True):
+            for first, last, tag in zip(cut.first, cut.last, sentence.tags, strict=False):
                 target[start + first] = numbers[tag]
                 target[start + first + 1 : start + last + 1] = numbers[tag] + len(names)
-        self._target = target
-
-    def __len__(self) -> int:
-        return len(self.sentences)
+        super().__init__(ids, Ragged(target, ids.lengths, fill=Batch.ignore))
+        self.sentences, self.pieces, self.names = list(sentences), list(pieces), tuple(names)
+        self.tag_counts = tag_counts
 
     def read_forms(self, sample: int) -> tuple[str, ...]:
         """Return the words of a sentence that a model reads, each of which has a target."""
@@ -125,15 +122,6 @@ class TaggedSplit:
     def read_tags(self, sample: int) -> tuple[str, ...]:
         """Return their tags."""
         return self.sentences[sample].tags[: self.pieces[sample].forms]
-
-    def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Return inputs (B, longest), target (B, longest) as in the module's docstring, and lengths (B,)."""
-        lengths = self.lengths[order]
-        position = torch.arange(int(lengths.max()))
-        index = (self._start[order][:, None] + position).clamp_max(len(self._ids) - 1)  # (B, longest)
-        padding = position >= lengths[:, None]
-        inputs = self._ids[index].long().masked_fill(padding, 0)
-        return Batch(inputs, self._target[index].long().masked_fill(padding, Batch.ignore), lengths=lengths)
 
 
 def bracketed(forms: Sequence[str], spans: Sequence[tuple[int, int, str]]) -> str:

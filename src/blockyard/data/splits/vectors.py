@@ -6,26 +6,23 @@ from collections.abc import Callable, Iterator, Sequence
 
 from torch import Tensor
 
-from blockyard.contracts import Batch, SimpleModel, Split
+from blockyard.contracts import SimpleModel, Split
+from blockyard.data.splits.columns import ColumnSplit
 from blockyard.data.splits.simple_models import equally_spaced, linear, majority_model, most_of_classes, sampled
 from blockyard.data.splits.split import column_moments, input_deviation
 
 
-class VectorSplit:
-    """One split. values: (n, F) float32, standardized, NaN where one is missing; target: (n,) int64 classes.
+class VectorSplit(ColumnSplit):
+    """Vectors float32 (n, F), standardized, NaN where a value is missing, with classes int64 (n,).
 
     scale: mean and standard deviation (F,) of the training split, double
     """
 
+    inputs: Tensor
+
     def __init__(self, values: Tensor, target: Tensor, scale: tuple[Tensor, Tensor]) -> None:
-        self.values, self.target, self.scale = values, target, scale
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Return inputs (B, F) and classes (B,). Nothing is augmented."""
-        return Batch(self.values[order], self.target[order])
+        super().__init__(values, target)
+        self.scale = scale
 
 
 class LabelledVectors(VectorSplit):
@@ -51,7 +48,7 @@ class LabelledVectors(VectorSplit):
 
         def fit() -> Callable[[Tensor], Tensor]:
             predict = linear(values[some], target[some], classes)
-            return lambda order: predict(self.values[order])
+            return lambda order: predict(self.inputs[order])
 
         yield SimpleModel("linear", fit, sampled("fitted", len(some), len(values)))
 

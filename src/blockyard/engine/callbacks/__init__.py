@@ -1,1 +1,1 @@
-"""Callbacks of a run, one file each, and what Lightning's own callbacks need of it (`lightning_hooks`)."""
+"""Callbacks of a run, one file each, and the hooks that Lightning's own callbacks expect (`lightning_hooks`)."""

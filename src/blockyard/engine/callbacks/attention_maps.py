@@ -4,7 +4,7 @@ Source: Vaswani et al. 2017 (arXiv 1706.03762), figures 3 to 5, for looking at t
 Reference: blockyard.ops.reference.weights
 
 The weights are recomputed from queries and keys, so training keeps its fused kernels; the cost is one forward pass of
-one sample. The maps are of the last step's weights, which need not be the best.
+one sample. The maps are of the last step's weights. Those need not be the best.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class RunState:
 
     step: steps done; total: steps planned; steps_per_epoch: steps in an epoch
     batch_size: samples in a step, over all processes; tokens: of one sample; growth: where the first steps have fewer
-    planned: what each step takes of the parts of a mixture, or None
+    planned: the samples that each step takes of the parts of a mixture, or None
     modality: of the data; monitor: the validation metric that selects the best weights, and "min" or "max"
     main: whether this process writes files; validation: the split itself, for callbacks that look at samples
     stop: set it to a reason to end the run early, after this step
@@ -67,7 +67,10 @@ class RunState:
 
     @property
     def finished(self) -> bool:
-        """Whether training is over: all steps are done, or a stated reason ended it. Nothing else makes a run done."""
+        """Return whether training is over: all steps are done, or a stated reason ended it.
+
+        Nothing else makes a run done.
+        """
         return self.step >= self.total or bool(self.stop)
 
 
@@ -76,9 +79,9 @@ class RunCallback:
 
     priority: callbacks of a lower one are called first
     incidental: options that are not part of a run's identity; "*" for a callback that only observes
-    averages: it keeps other weights of the model, which `in_place` puts into it; they are evaluated and tested too,
+    averages: it keeps other weights of the model. `in_place` puts them into it; they are evaluated and tested too,
         and their metrics end in @ and the callback's name. Its state has them as "average"
-    selects: the best step is selected by the metric of those weights
+    selects: the best step is selected by the metric of these weights
     """
 
     incidental: ClassVar[frozenset[str]] = frozenset()
@@ -87,7 +90,7 @@ class RunCallback:
     selects: bool = False
 
     def model_problems(self, model: nn.Module, trainer: Any) -> list[str]:
-        """What of a built model, on the meta device, and of the trainer's options this cannot work with.
+        """Return the problems of this callback with a built model, on the meta device, and with the trainer's options.
 
         One sentence each; a run with such a problem is refused before it starts. trainer: the component of that name
         """
@@ -111,7 +114,7 @@ class RunCallback:
         """Called after the training metrics of `state.step` were logged."""
 
     def on_evaluate(self, state: RunState, values: dict[str, float]) -> None:
-        """Called with the validation metrics of `state.step`, which have the prefix val/."""
+        """Called with the validation metrics of `state.step`; their names have the prefix val/."""
 
     def on_run_end(self, state: RunState) -> None:
         """Called after the last step, also after an error."""
@@ -121,4 +124,4 @@ class RunCallback:
         return {}
 
     def load_state_dict(self, state_dict: StateDict) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state that `state_dict` returned."""

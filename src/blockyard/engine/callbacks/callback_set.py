@@ -1,4 +1,4 @@
-"""The callbacks of one run: ours by the names under which their states are saved, and Lightning's."""
+"""The callbacks of one run: our own, by the names that their states are saved under, and Lightning's."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class CallbackSet:
     """Iterates over our callbacks in the order of their priorities.
 
     named: our callbacks by name
-    lightning: Lightning callbacks of the config, which Lightning calls itself
-    at_steps: those of ours that are called at every step
+    lightning: Lightning callbacks of the config; Lightning calls them itself
+    at_steps: our callbacks that are called at every step
     """
 
     def __init__(self, named: Mapping[str, RunCallback], lightning: tuple[pl.Callback, ...] = ()) -> None:
@@ -50,11 +50,11 @@ class CallbackSet:
                 log.warning("%s could not be closed: %s", type(callback).__name__, reason_of(error))
 
     def state_dict(self) -> StateDict:
-        """The states of our callbacks by name; Lightning saves those of its own."""
+        """Return the states of our callbacks by name; Lightning saves the states of its own."""
         return {name: callback.state_dict() for name, callback in self.named.items()}
 
     def load_state_dict(self, state_dict: StateDict) -> None:
-        """Restore what `state_dict` returned; a callback that is new to the run keeps its first state."""
+        """Restore the states that `state_dict` returned; a callback that is new to the run keeps its first state."""
         for name, callback in self.named.items():
             saved = state_dict.get(name)
             if saved:

@@ -47,7 +47,7 @@ class Checkpoint(RunCallback):
         state.best = self.best_metrics
 
     def save(self, state: RunState, write: Callable[[Path], None]) -> None:
-        """Save the state of `state.step` with `write`, which every process must call.
+        """Save the state of `state.step` with `write`; every process must call it.
 
         The former `last.ckpt` becomes `previous.ckpt` in the same operation: see `runs.checkpoint_io`.
         """

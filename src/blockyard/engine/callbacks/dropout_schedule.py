@@ -77,7 +77,7 @@ class DropoutSchedule(RunCallback):
         return problems
 
     def on_run_start(self, state: RunState) -> None:
-        """Find the rates and set those of the next step. Raises UserError for what `model_problems` names."""
+        """Find the rates and set them for the next step. Raises UserError for the problems of `model_problems`."""
         if not self._rates:
             for problem in self.model_problems(state.learner.model, state.learner.settings):
                 raise UserError(f"callbacks=dropout_schedule: {problem}")

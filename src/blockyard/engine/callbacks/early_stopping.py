@@ -47,7 +47,7 @@ class EarlyStopping(RunCallback):
         self._waited = 0
 
     def problems(self, data: DataModule, objective: Objective, model: Architecture) -> list[str]:
-        """What cannot work with this data and objective, one sentence each; known before anything is read."""
+        """Return the problems with this data and objective, one sentence each; known before anything is read."""
         if self.monitor is None:
             return []
         # The metrics over a split that has every attribute: whether the real one has them is seen later.

@@ -104,7 +104,7 @@ class EMA(RunCallback):
 
 
 def averaged(model: nn.Module) -> dict[str, Tensor]:
-    """The tensors of a model that are averaged, by name: each parameter once, and what is saved of float buffers."""
+    """Return the tensors of a model that are averaged, by name: each parameter once, and the saved float buffers."""
     saved = model.state_dict(keep_vars=True).keys()
     buffers = {name: each for name, each in model.named_buffers() if name in saved and each.is_floating_point()}
     return {**dict(model.named_parameters()), **buffers}

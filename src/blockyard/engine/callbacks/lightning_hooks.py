@@ -1,7 +1,7 @@
 """The hooks that Lightning callbacks expect of a training loop, at our intervals.
 
 Lightning sees one epoch without an end and no validation loop: an epoch of the data is a number of steps here, and
-evaluation is our own. `EpochBoundary` and `around_validation` call what would be missing. They exist only in a run
+evaluation is our own. `EpochBoundary` and `around_validation` call the missing hooks. They exist only in a run
 that has Lightning callbacks, so that the others do not pay for them.
 """
 
@@ -24,7 +24,7 @@ class EpochBoundary(pl.Callback):
 
     `trainer.current_epoch` counts, and `on_train_epoch_end`, `on_train_epoch_start`, schedulers that step by epoch
     and values logged by epoch work as in Lightning. A resumed run calls `on_train_epoch_start` once more for the
-    epoch it resumes in, so that callbacks can set up what they do not save; learning rates keep their values.
+    epoch it resumes in, so that callbacks can set up again all that they do not save; learning rates stay.
     """
 
     def __init__(self, state: RunState, lightning_callbacks: Sequence[pl.Callback]) -> None:
@@ -73,11 +73,10 @@ def around_validation(trainer: pl.Trainer, module: Any, lightning_callbacks: Seq
         callback.on_validation_end(trainer, module)
 
 
-# The logger that Lightning callbacks see: what they log becomes columns of the run's metrics.
-
-
 class MetricsBridge(Logger):
-    """Passes metrics on to metrics.csv and the run's logger, under the number of the step they belong to.
+    """The logger that Lightning callbacks see: passes metrics on to metrics.csv and the run's logger.
+
+    A value is logged under the number of its step.
 
     log: writes the metrics of a step; does nothing in the processes that do not write
     """

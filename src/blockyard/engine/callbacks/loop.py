@@ -1,7 +1,7 @@
 """The Lightning callback that runs everything besides the steps: logging, evaluation, saving, stopping.
 
-Every hook of every Lightning callback costs at each step; here a step at which nothing is due costs a comparison. A
-step at which all is due goes in this order: metrics are logged, the validation split is evaluated, callbacks see the
+Every hook of every Lightning callback costs at each step; here a step with nothing due costs a comparison. If
+everything is due, the order is: metrics are logged, the validation split is evaluated, callbacks see the
 result, the state is saved, and the run stops if a stop was requested. `LoopActions` does each of these.
 """
 
@@ -25,9 +25,321 @@ from blockyard.engine.faults.nan_guard import check_weights
 from blockyard.engine.faults.peers import agree_on_end, agree_on_signal
 from blockyard.engine.lightning.patches import count_steps, next_batch
 from blockyard.engine.system.randomness import reseed
-from blockyard.runs.checkpoint_weights import LOOP
+from blockyard.runs.checkpoint import LOOP
 
-# What the loop does at a step where it is due: log, evaluate, save.
+
+class LoopCallback(pl.Callback):
+    """Calls the run's callbacks, evaluation, logging and saving when they are due.
+
+    log_metrics, evaluate: as in `LoopActions`
+    """
+
+    state_key = LOOP  # in checkpoints; it stays, whatever the class is called
+
+    def __init__(
+        self,
+        state: RunState,
+        intervals: Intervals,
+        callbacks: CallbackSet,
+        interrupts: Interrupts,
+        *,
+        log_metrics: Callable[[int, dict[str, float]], None],
+        evaluate: Callable[[], dict[str, float]],
+    ) -> None:
+        self.state = state
+        self.intervals = intervals
+        self.callbacks = callbacks
+        self.interrupts = interrupts
+        self.stopwatch = Stopwatch(state)
+        self.actions = LoopActions(state, callbacks, self.stopwatch, log_metrics=log_metrics, evaluate=evaluate)
+        self._batches = 0  # of this process, over the run
+        self._strategy: Any = None  # of several processes
+        self._began = False  # whether Lightning began the training of this process
+        self._interrupted = False  # a signal reached any of the processes, as all of them know
+        for name in callbacks.averages:
+            if callbacks.named[name].selects:
+                state.monitor = (f"{state.monitor[0]}@{name}", state.monitor[1])
+
+    # -- Lightning's hooks -------------------------------------------------------------------------
+
+    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
+        """Install the signal handlers, find the position in the run, repeat an interrupted evaluation."""
+        state = self.state
+        module.use_trained_weights(trainer.optimizers)
+        state.step = state.start_step = trainer.global_step
+        self._batches = state.step * self.intervals.micro_batches
+        if state.step and self.callbacks.lightning:
+            module.number_step(state.step)  # a callback's schedule set the rate, which the checkpoint restored
+        else:
+            module.start_step(state.step, trainer.optimizers[0])
+        self._strategy = trainer.strategy if trainer.world_size > 1 else None
+        self._began = True
+        self.interrupts.install()
+        for callback in self.callbacks:
+            callback.on_run_start(state)
+        if state.step and self._due().evaluate and self.actions.evaluated_step != state.step:
+            self.actions.evaluate(trainer, module)
+            self._agree_on_end(trainer)
+            self.actions.save(trainer, module)
+        if state.stop or state.pause:  # a callback ended the run before it was resumed, or just now
+            trainer.should_stop = True
+        self.interrupts.check()
+        self.interrupts.waiting = True
+        self.stopwatch.start()
+
+    def on_train_batch_start(self, trainer: pl.Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+        """Set the random streams of this batch."""
+        reseed(module.device, self.intervals.seed, "train", self._batches, trainer.global_rank)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """After the last micro-batch of a step, take the actions that are due; if there are none, take quiet steps.
+
+        Quiet steps go without Lightning's loop and hooks until something is due. With the hooks a step of 2 ms takes
+        1.4 times as long as in a bare loop, without them 1.1 times (docs/performance.md).
+        """
+        self._batches += 1
+        if self._batches % self.intervals.micro_batches:
+            return
+        state = self.state
+        state.step += 1
+        for callback in self.callbacks.at_steps:
+            callback.on_step(state)
+        self.stopwatch.step()
+        interrupted = self._agree_on_signal(trainer)
+        due = self._due(stopping=trainer.should_stop, interrupted=interrupted)
+        if not (due.log or due.save):
+            if not self._take_quiet_steps(trainer, module):
+                return
+            due = self._due(interrupted=True)
+        leave = due.leave
+        # On a GPU the guard has only noted a bad step; nothing after it may be logged or saved.
+        module.guard.raise_if_bad()
+        if due.log:
+            self.actions.log_training(trainer, module)
+        self.stopwatch.pause()
+        if due.evaluate:
+            try:
+                self.actions.evaluate(trainer, module)
+            except Interrupted:
+                leave = not due.final
+        if due.log:
+            self._agree_on_end(trainer)
+        if due.save:
+            self.actions.save(trainer, module)
+        if leave or state.stop or state.pause:
+            trainer.should_stop = True
+        self.stopwatch.resume()
+
+    def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
+        """Evaluate the weights that Lightning callbacks set at the end, such as their average; close."""
+        if self.callbacks.lightning or not self.state.finished:
+            self._end(trainer, module)
+        self._close()
+
+    def evaluate_end(self, trainer: pl.Trainer, module: Any) -> None:
+        """Evaluate the last step where a signal came before that, and no step was left to take after the resume."""
+        if self.state.finished and self.actions.evaluated_step != self.state.step and not self._interrupted:
+            self._strategy = trainer.strategy if trainer.world_size > 1 else None
+            if not self._began:  # no step was left, so that Lightning began no training
+                for callback in self.callbacks:
+                    callback.on_run_start(self.state)
+            self._end(trainer, module)
+
+    def on_exception(self, trainer: pl.Trainer, module: Any, exception: BaseException) -> None:
+        """Close everything that callbacks opened. Signals are recorded only, while this process says why it ends."""
+        self.interrupts.waiting = True
+        self.callbacks.close_all(self.state)
+
+    def state_dict(self) -> StateDict:
+        """Return the state that an exact resume needs besides weights and optimizer, as plain data.
+
+        "tally" and "watchers" are the losses and the callbacks: older checkpoints have these keys too.
+        """
+        return {
+            "step": self.state.step,
+            **self.actions.state_dict(),
+            "tally": list(self.state.learner.losses.state(self._strategy)),
+            "auxiliary": list(self.state.learner.auxiliaries.state(self._strategy)),
+            "stop": self.state.stop,
+            "watchers": self.callbacks.state_dict(),
+            **self.stopwatch.state_dict(),
+        }
+
+    def load_state_dict(self, state_dict: StateDict) -> None:
+        """Restore the state that `state_dict` returned."""
+        # A run that was stopped after its last step takes none in this process.
+        self.state.step = self.state.start_step = state_dict["step"]
+        self.state.stop = state_dict["stop"]
+        self.actions.load_state_dict(state_dict)
+        self.stopwatch.load_state_dict(state_dict)
+        learner = self.state.learner
+        for losses, saved in (
+            (learner.losses, state_dict["tally"]),
+            (learner.auxiliaries, state_dict.get("auxiliary", (0.0, 0))),
+        ):
+            total, count = saved
+            losses.load_state(total, count, learner.device)
+        self.callbacks.load_state_dict(state_dict["watchers"])
+        self.state.best = self.callbacks.checkpoint.best_metrics
+
+    # -- steps that are taken without the hooks above ----------------------------------------------
+
+    @property
+    def batches(self) -> int:
+        """The number of the batch in progress, over the run."""
+        return self._batches
+
+    def quiet_steps(self) -> int:
+        """Return how many steps follow, from the one in progress on, with nothing due after them.
+
+        It is 0 where a callback sees every step or micro-batch, and at the first step of this process.
+        """
+        state, intervals = self.state, self.intervals
+        if self.callbacks.lightning or self.callbacks.at_steps or intervals.micro_batches > 1:
+            return 0
+        if state.step == state.start_step:
+            return 0
+        every = [intervals.log_every, intervals.evaluate_every, self.callbacks.checkpoint.every]
+        due = min(state.total, *(state.step + count - state.step % count for count in every if count))
+        return due - state.step - 1
+
+    def _take_quiet_steps(self, trainer: pl.Trainer, module: Any) -> bool:
+        """Take the steps with nothing due after them. Return whether a signal came; its step is then the last one.
+
+        Only in a run of one process that takes its steps itself; fp16's scale, a profiler and the scheduler of a
+        callback of Lightning belong to its loop.
+        """
+        steps = self.quiet_steps()
+        alone = trainer.world_size == 1 and module.stacked is None
+        profiled = not isinstance(trainer.profiler, PassThroughProfiler)  # type: ignore[attr-defined]
+        if not steps or not alone or profiled or module.settings.half or trainer.lr_scheduler_configs:
+            return False
+        optimizer, precision = trainer.optimizers[0], trainer.precision_plugin
+        first = self.state.step
+        try:
+            for _ in range(steps):
+                batch = next_batch(trainer)
+                self.on_train_batch_start(trainer, module, batch, self._batches)
+                module.take_step(batch, optimizer, precision.train_step_context)
+                self.skip(1)
+                if self._agree_on_signal(trainer):
+                    return True
+        finally:
+            count_steps(trainer, self.state.step - first)
+        return False
+
+    def skip(self, steps: int) -> None:
+        """Count steps that were taken without `on_train_batch_end`; as many as `quiet_steps` says at most."""
+        self._batches += steps * self.intervals.micro_batches
+        self.state.step += steps
+
+    # -- what is due -------------------------------------------------------------------------------
+
+    def _due(self, *, stopping: bool = False, interrupted: bool = False) -> Due:
+        """Return the actions that are due after the last step. stopping: a Lightning callback ends the training."""
+        return due_after(
+            self.state.step,
+            self.state.total,
+            self.intervals,
+            self.callbacks.checkpoint.every,
+            stopping=stopping,
+            interrupted=interrupted,
+            evaluates_later=bool(self.callbacks.lightning),
+        )
+
+    def _agree_on_signal(self, trainer: pl.Trainer) -> bool:
+        """Return whether the run was interrupted: it stays so once a signal reached one of its processes."""
+        self._interrupted |= agree_on_signal(trainer, self.interrupts, self.state.step)
+        return self._interrupted
+
+    def _agree_on_end(self, trainer: pl.Trainer) -> None:
+        """Let all processes end or leave the run after this step where a callback of one of them does."""
+        self._note_lightning_stop(trainer)
+        self.state.stop, self.state.pause = agree_on_end(trainer, self.state.stop, self.state.pause)
+
+    def _note_lightning_stop(self, trainer: pl.Trainer) -> None:
+        """State a reason where Lightning ends the training before its last step."""
+        if trainer.should_stop and not (self._interrupted or self.state.pause or self.state.finished):
+            self.state.stop = "a Lightning callback stopped it"
+
+    def _end(self, trainer: pl.Trainer, module: Any) -> None:
+        """Evaluate and save the last step, unless the run is left before its end, or nothing says why it ended.
+
+        In the latter case Lightning may have counted half a step, and no run can resume from there.
+        """
+        state = self.state
+        self._note_lightning_stop(trainer)
+        if state.pause or not state.finished or (self._interrupted and state.step < state.total):
+            return
+        if self.actions.evaluated_step != state.step:
+            try:
+                self.actions.evaluate(trainer, module)
+            except Interrupted:
+                # A resumed run evaluates the last step, see `evaluate_end`; an earlier one is saved already.
+                if state.step >= state.total:
+                    self.actions.save(trainer, module)
+                raise
+            self.actions.save(trainer, module)
+
+    def _close(self) -> None:
+        self.interrupts.waiting = False
+        for callback in self.callbacks:
+            callback.on_run_end(self.state)
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """How often to log and evaluate, and the seed of the random streams.
+
+    micro_batches: of a step; evaluate_every and log_every count steps
+    """
+
+    seed: int
+    micro_batches: int
+    log_every: int
+    evaluate_every: int
+
+
+@dataclass(frozen=True)
+class Due:
+    """The actions that are due after a step, in their order.
+
+    log: log the training metrics; evaluate: evaluate the validation split; save: save a checkpoint
+    leave: end the training before its last step; final: no step follows
+    """
+
+    log: bool
+    evaluate: bool
+    save: bool
+    leave: bool
+    final: bool
+
+
+def due_after(
+    step: int,
+    total: int,
+    intervals: Intervals,
+    save_every: int | None,
+    *,
+    stopping: bool = False,
+    interrupted: bool = False,
+    evaluates_later: bool = False,
+) -> Due:
+    """Return the actions that are due after step number `step`, from 1, of `total`.
+
+    save_every: steps between two checkpoints besides the checkpoints of evaluations, or None
+    stopping: a Lightning callback ends the training; interrupted: a signal came
+    evaluates_later: weights may still change after the last step; `on_train_end` evaluates and saves them then
+    """
+    final = step >= total or stopping
+    evaluate = final or step % intervals.evaluate_every == 0
+    log = evaluate or step % intervals.log_every == 0
+    save = evaluate or interrupted or (save_every is not None and step % save_every == 0)
+    if final:
+        at_once = not evaluates_later
+        return Due(log=True, evaluate=at_once, save=at_once, leave=False, final=True)
+    # A signal gives a run seconds to end, and an evaluation may take minutes: the resumed run makes up for it.
+    return Due(log=log, evaluate=evaluate and not interrupted, save=save, leave=interrupted, final=False)
 
 
 class LoopActions:
@@ -126,271 +438,7 @@ class LoopActions:
         return {"evaluated": self.evaluated_step, "values": self.last_values, "logged": list(self._logged)}
 
     def load_state_dict(self, state_dict: StateDict) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state that `state_dict` returned."""
         self.evaluated_step = state_dict["evaluated"]
         self.last_values = dict(state_dict["values"])
         self._logged = list(state_dict.get("logged") or [0, 0])
-
-
-@dataclass(frozen=True)
-class Intervals:
-    """How often to log and evaluate, and the seed of the random streams.
-
-    micro_batches: of a step; evaluate_every and log_every count steps
-    """
-
-    seed: int
-    micro_batches: int
-    log_every: int
-    evaluate_every: int
-
-
-class LoopCallback(pl.Callback):
-    """Calls the run's callbacks, evaluation, logging and saving when they are due.
-
-    log_metrics, evaluate: as in `LoopActions`
-    """
-
-    state_key = LOOP  # in checkpoints; it stays, whatever the class is called
-
-    def __init__(
-        self,
-        state: RunState,
-        intervals: Intervals,
-        callbacks: CallbackSet,
-        interrupts: Interrupts,
-        *,
-        log_metrics: Callable[[int, dict[str, float]], None],
-        evaluate: Callable[[], dict[str, float]],
-    ) -> None:
-        self.state = state
-        self.intervals = intervals
-        self.callbacks = callbacks
-        self.interrupts = interrupts
-        self.stopwatch = Stopwatch(state)
-        self.actions = LoopActions(state, callbacks, self.stopwatch, log_metrics=log_metrics, evaluate=evaluate)
-        self._batches = 0  # of this process, over the run
-        self._strategy: Any = None  # of several processes
-        self._began = False  # whether Lightning began the training of this process
-        self._interrupted = False  # a signal reached any of the processes, as all of them know
-        for name in callbacks.averages:
-            if callbacks.named[name].selects:
-                state.monitor = (f"{state.monitor[0]}@{name}", state.monitor[1])
-
-    # -- Lightning's hooks -------------------------------------------------------------------------
-
-    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
-        """Install the signal handlers, find the position in the run, repeat an interrupted evaluation."""
-        state = self.state
-        module.use_trained_weights(trainer.optimizers)
-        state.step = state.start_step = trainer.global_step
-        self._batches = state.step * self.intervals.micro_batches
-        if state.step and self.callbacks.lightning:
-            module.number_step(state.step)  # a callback's schedule set the rate, which the checkpoint restored
-        else:
-            module.start_step(state.step, trainer.optimizers[0])
-        self._strategy = trainer.strategy if trainer.world_size > 1 else None
-        self._began = True
-        self.interrupts.install()
-        for callback in self.callbacks:
-            callback.on_run_start(state)
-        if state.step and self._evaluation_due(state.step) and self.actions.evaluated_step != state.step:
-            self.actions.evaluate(trainer, module)
-            self._agree_on_end(trainer)
-            self.actions.save(trainer, module)
-        if state.stop or state.pause:  # a callback ended the run before it was resumed, or just now
-            trainer.should_stop = True
-        self.interrupts.check()
-        self.interrupts.waiting = True
-        self.stopwatch.start()
-
-    def on_train_batch_start(self, trainer: pl.Trainer, module: Any, batch: Any, batch_idx: int) -> None:
-        """Set the random streams of this batch."""
-        reseed(module.device, self.intervals.seed, "train", self._batches, trainer.global_rank)
-
-    def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """After the last micro-batch of a step, do what is due; where nothing is, take the next steps until it is.
-
-        Those go without Lightning's loop and hooks: with them a step of 2 ms takes 1.4 times as long as in a bare
-        loop, without them 1.1 times (docs/performance.md).
-        """
-        self._batches += 1
-        if self._batches % self.intervals.micro_batches:
-            return
-        state = self.state
-        state.step += 1
-        for callback in self.callbacks.at_steps:
-            callback.on_step(state)
-        self.stopwatch.step()
-        interrupted = self._agree_on_signal(trainer)
-        final = state.step >= state.total or trainer.should_stop  # which a Lightning callback may have set
-        due = final or self._evaluation_due(state.step)
-        every = self.callbacks.checkpoint.every
-        save = every is not None and state.step % every == 0
-        log = due or state.step % self.intervals.log_every == 0
-        if not (interrupted or log or save):
-            interrupted = self._take_quiet_steps(trainer, module)
-            if not interrupted:
-                return
-        if final and self.callbacks.lightning:  # they may still change the weights: `on_train_end` evaluates and saves
-            due = save = interrupted = False
-        module.guard.raise_if_bad()
-        if log:
-            self.actions.log_training(trainer, module)
-        self.stopwatch.pause()
-        if due and not (interrupted and not final):
-            try:
-                self.actions.evaluate(trainer, module)
-            except Interrupted:
-                interrupted = True
-        if log:
-            self._agree_on_end(trainer)
-        if interrupted or due or save:
-            self.actions.save(trainer, module)
-        if (interrupted and not final) or state.stop or state.pause:
-            trainer.should_stop = True
-        self.stopwatch.resume()
-
-    def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Evaluate the weights that Lightning callbacks set at the end, such as their average; close."""
-        if self.callbacks.lightning or not self.state.finished:
-            self._end(trainer, module)
-        self._close()
-
-    def evaluate_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Evaluate the last step where a signal came before that, and no step was left to take after the resume."""
-        if self.state.finished and self.actions.evaluated_step != self.state.step and not self._interrupted:
-            self._strategy = trainer.strategy if trainer.world_size > 1 else None
-            if not self._began:  # no step was left, so that Lightning began no training
-                for callback in self.callbacks:
-                    callback.on_run_start(self.state)
-            self._end(trainer, module)
-
-    def on_exception(self, trainer: pl.Trainer, module: Any, exception: BaseException) -> None:
-        """Close what callbacks opened. Signals are recorded only, while this process says why it ends."""
-        self.interrupts.waiting = True
-        self.callbacks.close_all(self.state)
-
-    def state_dict(self) -> StateDict:
-        """What an exact resume needs in addition to weights and optimizer, as plain data."""
-        return {
-            "step": self.state.step,
-            **self.actions.state_dict(),
-            "tally": list(self.state.learner.losses.state(self._strategy)),
-            "auxiliary": list(self.state.learner.auxiliaries.state(self._strategy)),
-            "stop": self.state.stop,
-            "watchers": self.callbacks.state_dict(),
-            **self.stopwatch.state_dict(),
-        }
-
-    def load_state_dict(self, state_dict: StateDict) -> None:
-        """Restore what `state_dict` returned."""
-        # A run that was stopped after its last step takes none in this process.
-        self.state.step = self.state.start_step = state_dict["step"]
-        self.state.stop = state_dict["stop"]
-        self.actions.load_state_dict(state_dict)
-        self.stopwatch.load_state_dict(state_dict)
-        learner = self.state.learner
-        for losses, saved in (
-            (learner.losses, state_dict["tally"]),
-            (learner.auxiliaries, state_dict.get("auxiliary", (0.0, 0))),
-        ):
-            total, count = saved
-            losses.load_state(total, count, learner.device)
-        self.callbacks.load_state_dict(state_dict["watchers"])
-        self.state.best = self.callbacks.checkpoint.best_metrics
-
-    # -- steps that are taken without the hooks above ----------------------------------------------
-
-    @property
-    def batches(self) -> int:
-        """The number of the batch in progress, over the run."""
-        return self._batches
-
-    def quiet_steps(self) -> int:
-        """Return the number of steps, from the one in progress on, after which nothing is due.
-
-        It is 0 where a callback sees every step or micro-batch, and at the first step of this process.
-        """
-        state, intervals = self.state, self.intervals
-        if self.callbacks.lightning or self.callbacks.at_steps or intervals.micro_batches > 1:
-            return 0
-        if state.step == state.start_step:
-            return 0
-        every = [intervals.log_every, intervals.evaluate_every, self.callbacks.checkpoint.every]
-        due = min(state.total, *(state.step + count - state.step % count for count in every if count))
-        return due - state.step - 1
-
-    def _take_quiet_steps(self, trainer: pl.Trainer, module: Any) -> bool:
-        """Take the steps after which nothing is due. Returns whether a signal came, after whose step they end.
-
-        Only in a run of one process that takes its steps itself; fp16's scale, a profiler and the scheduler of a
-        callback of Lightning belong to its loop.
-        """
-        steps = self.quiet_steps()
-        alone = trainer.world_size == 1 and module.together is None
-        profiled = not isinstance(trainer.profiler, PassThroughProfiler)  # type: ignore[attr-defined]
-        if not steps or not alone or profiled or module.settings.half or trainer.lr_scheduler_configs:
-            return False
-        optimizer, precision = trainer.optimizers[0], trainer.precision_plugin
-        first = self.state.step
-        try:
-            for _ in range(steps):
-                batch = next_batch(trainer)
-                self.on_train_batch_start(trainer, module, batch, self._batches)
-                module.take_step(batch, optimizer, precision.train_step_context)
-                self.skip(1)
-                if self._agree_on_signal(trainer):
-                    return True
-        finally:
-            count_steps(trainer, self.state.step - first)
-        return False
-
-    def skip(self, steps: int) -> None:
-        """Count steps that were taken without `on_train_batch_end`; as many as `quiet_steps` says at most."""
-        self._batches += steps * self.intervals.micro_batches
-        self.state.step += steps
-
-    # -- what is due -------------------------------------------------------------------------------
-
-    def _evaluation_due(self, step: int) -> bool:
-        return step % self.intervals.evaluate_every == 0 or step >= self.state.total
-
-    def _agree_on_signal(self, trainer: pl.Trainer) -> bool:
-        """Return whether the run was interrupted: it stays so once a signal reached one of its processes."""
-        self._interrupted |= agree_on_signal(trainer, self.interrupts, self.state.step)
-        return self._interrupted
-
-    def _agree_on_end(self, trainer: pl.Trainer) -> None:
-        """Let all processes end or leave the run after this step where a callback of one of them does."""
-        self._note_lightning_stop(trainer)
-        self.state.stop, self.state.pause = agree_on_end(trainer, self.state.stop, self.state.pause)
-
-    def _note_lightning_stop(self, trainer: pl.Trainer) -> None:
-        """State a reason where Lightning ends the training before its last step."""
-        if trainer.should_stop and not (self._interrupted or self.state.pause or self.state.finished):
-            self.state.stop = "a Lightning callback stopped it"
-
-    def _end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Evaluate and save the last step, unless the run is left before its end, or nothing says why it ended.
-
-        In the latter case Lightning's counters may be those of half a step, from which no run can resume.
-        """
-        state = self.state
-        self._note_lightning_stop(trainer)
-        if state.pause or not state.finished or (self._interrupted and state.step < state.total):
-            return
-        if self.actions.evaluated_step != state.step:
-            try:
-                self.actions.evaluate(trainer, module)
-            except Interrupted:
-                # A resumed run evaluates the last step, see `evaluate_end`; an earlier one is saved already.
-                if state.step >= state.total:
-                    self.actions.save(trainer, module)
-                raise
-            self.actions.save(trainer, module)
-
-    def _close(self) -> None:
-        self.interrupts.waiting = False
-        for callback in self.callbacks:
-            callback.on_run_end(self.state)

@@ -1,4 +1,4 @@
-"""What a run does when something goes wrong: each file is one fault, and is called in one line from the road of a step.
+"""How a run handles faults: each file is one fault, and is called in one line from the road of a step.
 
 Stops and endings:
 
@@ -8,8 +8,8 @@ Stops and endings:
 Other processes:
 
     worker_rank        a process that is not the main one fails, and leaves a note of the reason
-    peers              all processes stop after the same step; which one ended the run, where this one only lost the
-                       connection; one failed and the main one does not notice
+    peers              all processes stop after the same step; the one that ended the run is named, where this one only
+                       lost the connection; one failed and the main one does not notice
     data_workers       too few open files for them; one was stopped (SIGSTOP) and not continued
 
 Components and libraries:
@@ -18,4 +18,7 @@ Components and libraries:
     causality_probe    a component of another package reads later tokens, or padding
     own_generators     a logger draws from the random generators of the run
     small_maps         a gradient that oneDNN leaves unwritten
+
+A file that answers a library's fault names the release that it was written for, and when it can go: `small_maps`,
+`data_workers`, `peers`, `interrupts` and `own_generators`. The others are behaviour of a run, and stay.
 """

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from blockyard.config.build import LATE, Components
 from blockyard.config.placed_nodes import placed_nodes
-from blockyard.config.untrusted.targets import TRUSTED_PACKAGES, allow_of
+from blockyard.config.untrusted.targets import TRUSTED_PACKAGES
 from blockyard.contracts import Batch, HasLengths, Split
 from blockyard.data.splits.order import take
 from blockyard.errors import UserError, fold
@@ -60,7 +60,7 @@ def _check_causality(components: Components, probe: nn.Module, split: Split, for
 
 
 def _check_padding(components: Components, probe: nn.Module, split: Split, foreign: list[str]) -> None:
-    """Compare the predictions for a short sample alone with those for it beside a longer one, which pads it."""
+    """Compare the predictions for a short sample alone with its predictions beside a longer one, where it is padded."""
     pair = _short_and_long(split)
     if pair is None:
         return
@@ -101,13 +101,13 @@ def _short_and_long(split: Split) -> Tensor | None:
 
 def _foreign(components: Components) -> list[str]:
     """The targets in the model that are not of the project or of the libraries it trusts."""
-    nodes = placed_nodes(components.config, allow_of(components.config))
+    nodes = placed_nodes(components.config)
     own = (each.target for each in nodes if each.key.partition(".")[0] in LATE)
     return [target for target in dict.fromkeys(own) if target.partition(".")[0] not in TRUSTED_PACKAGES]
 
 
 def _gap(probe: nn.Module, batch: Batch, first: int, vocabulary: int) -> int | None:
-    """The first token before `first` whose prediction changes when the ids from `first` on are replaced."""
+    """Return the first token before `first` with another prediction when the ids from `first` on are replaced."""
     changed = batch.inputs.clone()
     changed[:, first:] = (changed[:, first:] + 1) % vocabulary
     with torch.random.fork_rng(), torch.no_grad():
@@ -121,7 +121,7 @@ def _gap(probe: nn.Module, batch: Batch, first: int, vocabulary: int) -> int | N
 
 
 def _stirred(model: nn.Module) -> nn.Module:
-    """A copy in evaluation mode whose parameters are moved; a very large model itself is only copied."""
+    """Return a copy in evaluation mode with moved parameters; a very large model is copied as it is."""
     probe = copy.deepcopy(model).eval()
     if sum(each.numel() for each in probe.parameters()) <= _LARGEST:
         generator = torch.Generator().manual_seed(1)

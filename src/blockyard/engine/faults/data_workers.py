@@ -2,6 +2,9 @@
 
 A DataLoader limits its wait for the next batch. It does not limit the wait for the memory of a batch that is already
 in its queue: torch asks the worker process for the file behind it, and a stopped process never answers.
+
+`StoppedWorkers` goes with the first release after torch 2.14 (written for 2.14.1, November 2026) whose DataLoader
+limits that wait by its `timeout`. `check_open_files` is no library's fault, and stays.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class UnfinishedError(RuntimeError):
 
 @dataclass
 class Ending:
-    """What is recorded of an attempt. trace: for error.txt."""
+    """The record of an attempt's end. trace: for error.txt."""
 
     state: State
     code: int
@@ -29,7 +29,7 @@ class Ending:
 
 
 def ending_of(error: BaseException, step: int) -> Ending:
-    """The ending for what ended an attempt after `step` steps.
+    """Return the ending of an attempt that an error ended after `step` steps.
 
     Only a signal or a callback interrupts a run. Everything else that a component may raise is a failure: SystemExit
     and KeyboardInterrupt too, since Ctrl-C arrives as `Interrupted`.

@@ -1,4 +1,9 @@
-"""Signals that request a stop: finish the step, save, and exit with the status that shells expect."""
+"""Signals that request a stop: finish the step, save, and exit with the status that shells expect.
+
+This is behaviour of a run, and stays. `Interrupts.behind` alone answers a library's fault: pydantic 2.14 (November
+2026) turns an exception that is raised while it builds a schema into an error of its own. It goes with the first
+release that lets a BaseException through.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +67,7 @@ class Interrupts:
     step, it only sets `signum`, and the loop stops after the step in progress; a second Ctrl-C no longer waits.
     `Interrupted` is raised once: signals that come while the run ends because of it change nothing.
 
-    No signal reaches a thread other than the main one; there only what `passing_on` in the main thread hears is known.
+    No signal reaches a thread other than the main one; other threads learn of signals through `passing_on` alone.
     """
 
     _in_threads: ClassVar[set[Interrupts]] = set()
@@ -99,7 +104,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def passing_on(self) -> Iterator[None]:
-        """In this block, tell a signal to the runs of other threads, which stop after their step in progress."""
+        """In this block, pass a signal on to the runs of other threads; they stop after their step in progress."""
         self.waiting, Interrupts._passing = True, self
         try:
             yield
@@ -112,7 +117,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def limiting(self, seconds: float) -> Iterator[None]:
-        """In this block, which waits for another process, raise `OverdueError` `seconds` after a signal.
+        """In this block, a wait for another process, raise `OverdueError` `seconds` after a signal.
 
         It has an effect in the main thread while signals are recorded only: a process that is stopped, or waits for a
         disk, would make this one deaf to them.

@@ -1,4 +1,4 @@
-"""Ends a run whose loss or gradients are not finite before the step, and forbids saving weights that are not."""
+"""Ends a run before a step with a loss or gradients that are not finite, and never lets such weights be saved."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class NanGuard:
 
     On a CPU the check is immediate and the step is not taken. On a GPU the check would stall the pipeline at every
     step: the number of the first bad step stays on the device, and `raise_if_bad`, called before anything is logged
-    or saved, raises. What is on the disk is always from before.
+    or saved, raises. Everything on the disk is from before.
 
     tolerant: fp16 training skips steps with infinite gradients by itself; only the loss counts
     """

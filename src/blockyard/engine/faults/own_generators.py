@@ -1,9 +1,12 @@
-"""Random generators of the loggers' own: a logger that seeds or draws leaves those of the run as they are.
+"""Random generators for loggers: a logger that seeds or draws leaves the generators of the run as they are.
 
 A logger works in a thread beside the training step, so its seeds cannot be undone afterwards: the step may have drawn
 from them already. Instead, the functions of `random`, `numpy.random` and `torch` that change a global generator turn to
 another one in the threads of loggers. Not covered are draws by torch's own operations, such as `torch.rand`, names that
 were imported before (`from random import random`), and threads that a library starts itself.
+
+A logger may come from any package, so that no release of a library makes this unnecessary. `random._inst` and
+`numpy.random.mtrand._rand` are private names of Python 3.11 and NumPy 2.4 (read in November 2026).
 """
 
 from __future__ import annotations
@@ -70,4 +73,4 @@ def _divert(module: ModuleType, name: str, own: Callable[..., Any]) -> None:
 
 
 def _nothing(*arguments: Any, **keywords: Any) -> None:
-    """What seeding a GPU does for a logger."""
+    """Do nothing, where a logger would seed a GPU."""

@@ -1,12 +1,17 @@
-"""The other processes of a run: which one ended it, a watch over them, and what all have to agree on.
+"""The other processes of a run: the reason for its end, a watch over them, and the decisions of all.
 
-`Peers` tells which process ended the run, where this one only notices that another is gone or does not answer.
+`Peers` names the process that ended the run, where this one only notices that another is gone or does not answer.
 
 The main process usually notices by itself that another one is gone: the connection breaks. It does not while it waits
 for that process to join, or computes without the others for a long time; then `ChildWatch` does, in a thread.
 
 All processes stop after the same step, for the same reason (`agree_on_signal`, `agree_on_end`). Where there is one
 process, the answer is its own.
+
+`_CONNECTION` and `_TIMEOUT` read the texts of errors, because torch 2.14 (November 2026) raises a plain RuntimeError
+for a lost peer. They go with the first release where gloo and NCCL raise `torch.distributed.DistError` throughout.
+`ChildWatch` takes the place of the observer in Lightning 2.6: it kills this process before a reason is recorded. The
+watch goes with the first release where the observer calls a function instead.
 """
 
 from __future__ import annotations
@@ -46,7 +51,7 @@ class PeerLostError(RuntimeError):
 
 
 class ConnectionLostError(RuntimeError):
-    """Another process of the run ended, which this one was told."""
+    """Another process of the run ended, as this one was told."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +70,9 @@ class Peers:
     endings: Mapping[int, int] = field(default_factory=dict)
 
     def explain(self, error: BaseException) -> BaseException:
-        """What ended the run: `error` itself, or what another process tells, where `error` is only about its absence.
+        """Return the error that ended the run: `error`, or the error of another process if `error` is only its absence.
 
-        `Interrupted` if a signal stopped the other process, else `PeerFailedError` or `PeerLostError`, which name it.
+        `Interrupted` if a signal stopped the other process, else `PeerFailedError` or `PeerLostError`, with its name.
         """
         waited = symptom(error) if self.world > 1 else None
         return error if waited is None else self._cause(waited)
@@ -128,7 +133,7 @@ _GRACE = 10.0  # seconds in which the main process can notice by itself
 class ChildWatch(threading.Thread):
     """Calls `abandon` where a process failed and the main thread goes on regardless. A thread that ends with Python.
 
-    children: the processes, which may end with exit code 0 at any time
+    children: the processes; they may end with exit code 0 at any time
     path: of the run, where a process leaves a note of its reason
     abandon: called with the exit codes that are not 0, by rank
     """
@@ -157,7 +162,7 @@ class ChildWatch(threading.Thread):
                 return
 
     def _kill(self) -> dict[int, int]:
-        """Kill the processes that are still there; the exit codes of those that had failed before."""
+        """Kill the processes that are still there; return the exit codes of the ones that had failed before."""
         codes = [child.poll() for child in self.children]
         for child in self.children:
             child.kill()
@@ -185,7 +190,7 @@ def agree_on_signal(trainer: pl.Trainer, interrupts: Interrupts, step: int) -> b
 
 
 def agree_on_end(trainer: pl.Trainer, stop: str | None, pause: str | None) -> tuple[str | None, str | None]:
-    """Return why the run ends (stop) or is left (pause) after this step, from what callbacks of all processes asked."""
+    """Return why the run ends (stop) or is left (pause) after this step, by the callbacks of all processes."""
     if trainer.world_size == 1:
         return stop, pause
     end = _largest(trainer, _PAUSE if pause else _STOP if stop else 0)

@@ -1,9 +1,12 @@
 """Convolutions of maps that are smaller than their kernel, in float32 where a CPU would compute them in bf16.
 
 The gradient of a weight that only ever meets the padding is zero. For a 3 x 3 convolution of a 1 x 1 map in bf16, as
-the last stage of a residual network sees in small images, oneDNN leaves that part of the gradient unwritten: what the
-memory held before comes out, often inf or nan, another value in each run. Seen with torch 2.14.1 and AVX-512, at a
-stride of 2; a stride of 1, that of the convolution in blockyard.token_mixer, was right in every case tried.
+the last stage of a residual network sees in small images, oneDNN leaves that part of the gradient unwritten: old
+content of the memory comes out, often inf or nan, another value in each run. Seen with torch 2.14.1 and AVX-512, at a
+stride of 2. A stride of 1, as in the convolution of blockyard.token_mixer, was right in every case tried.
+
+Goes with the first release after torch 2.14 (written for 2.14.1, November 2026) with which
+tests/engine/faults/test_small_maps.py passes without the hook.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ def _padding(module: Any) -> tuple[int, ...]:
 
 
 def _reads_all(size: int, kernel: int, stride: int, padding: int, dilation: int) -> bool:
-    """Whether every offset of a kernel meets the input at some output."""
+    """Return whether every offset of a kernel meets the input at some output."""
     reach = dilation * (kernel - 1) + 1
     if size >= reach + stride - 1:  # one output reads nothing but the input
         return True

@@ -39,7 +39,7 @@ class Training(Protocol):
 
 
 def fit_worker_rank(path: Path, rank: int, prepare: Callable[[Interrupts], Training]) -> int:
-    """Train until the run ends or this process fails; return its exit code, which is not that of the run.
+    """Train until the run ends or this process fails; return the exit code of this process, not of the run.
 
     path: of the run; prepare: does everything up to the first step
     """

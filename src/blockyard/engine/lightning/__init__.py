@@ -1,5 +1,5 @@
 """Lightning's trainer for a run: below callbacks and engine, above faults.
 
-processes    strategies, and the launcher that starts the other processes of a run
+processes    starts the other processes of a run
 patches      every private part of Lightning and torch that is used or replaced
 """

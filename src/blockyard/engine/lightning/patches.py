@@ -16,10 +16,6 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from lightning_fabric.utilities.distributed import _set_num_threads_if_needed as set_threads
-from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher as ScriptLauncher
-
-__all__ = ["ScriptLauncher", "set_threads"]
 
 LIGHTNING, TORCH = "pytorch-lightning 2.6", "torch 2.14"
 
@@ -41,7 +37,6 @@ class Part:
 
 
 _HERE = "engine/lightning/patches.py"
-_PROCESSES = "engine/lightning/processes.py"
 _LOOPS = "pytorch_lightning.loops"
 _CONNECTORS = "pytorch_lightning.trainer.connectors"
 
@@ -70,7 +65,6 @@ PARTS = (
         Part(name, LIGHTNING, _HERE, "StopIteration of a component would end the epoch quietly; it becomes an error")
         for name in (
             f"{_LOOPS}.fit_loop._FitLoop.on_advance_start",
-            f"{_LOOPS}.fit_loop._FitLoop.advance",
             f"{_LOOPS}.fit_loop._FitLoop.on_advance_end",
             f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop.advance",
         )
@@ -91,39 +85,6 @@ PARTS = (
             f"{_LOOPS}.training_epoch_loop._TrainingEpochLoop.batch_progress",
             f"{_LOOPS}.optimization.automatic._AutomaticOptimization.optim_progress",
         )
-    ),
-    Part(
-        "pytorch_lightning.core.module.LightningModule._current_fx_name",
-        LIGHTNING,
-        _HERE,
-        "set without a search for parameters: Lightning sets it some forty times a step",
-    ),
-    Part(
-        "pytorch_lightning.strategies.launchers._SubprocessScriptLauncher",
-        LIGHTNING,
-        _HERE,
-        "the base class of `processes.RunLauncher`, which replaces it: children repeat the command line of this "
-        "process, and its observer kills this process before a reason is recorded",
-    ),
-    *(
-        Part(name, LIGHTNING, _PROCESSES, "overridden to start children with our launcher")
-        for name in (
-            "pytorch_lightning.strategies.ddp.DDPStrategy._configure_launcher",
-            "pytorch_lightning.strategies.model_parallel.ModelParallelStrategy._configure_launcher",
-            "pytorch_lightning.strategies.launchers._SubprocessScriptLauncher._call_children_scripts",
-        )
-    ),
-    Part(
-        "pytorch_lightning.strategies.launchers._SubprocessScriptLauncher._check_can_spawn_children",
-        LIGHTNING,
-        _PROCESSES,
-        "called, as Lightning's own launcher does",
-    ),
-    Part(
-        "lightning_fabric.utilities.distributed._set_num_threads_if_needed",
-        LIGHTNING,
-        _HERE,
-        "called by `processes.RunLauncher`, as Lightning's own launcher does",
     ),
     Part(
         "torch.optim.adam.Adam._step_supports_amp_scaling",
@@ -233,11 +194,11 @@ PARTS = (
 
 
 def patch_trainer(trainer: pl.Trainer) -> None:
-    """Replace what Lightning does about signals and about StopIteration in a new trainer."""
+    """Replace the handling of signals and of StopIteration in a new trainer."""
     epochs, batches = trainer.fit_loop, trainer.fit_loop.epoch_loop
     trainer._signal_connector.register_signal_handlers = _do_nothing  # type: ignore[method-assign]
     batches._broadcast_sigterm_tensor = _do_nothing  # type: ignore[method-assign]
-    for loop, names in ((epochs, ("on_advance_start", "advance", "on_advance_end")), (batches, ("advance",))):
+    for loop, names in ((epochs, ("on_advance_start", "on_advance_end")), (batches, ("advance",))):
         for name in names:
             setattr(loop, name, _without_stop_iteration(getattr(loop, name)))
 
@@ -284,23 +245,13 @@ def count_steps(trainer: pl.Trainer, steps: int) -> None:
     loop._batches_that_stepped += steps
 
 
-class CheapHookName(pl.LightningModule):
-    """A module in which setting `_current_fx_name` is cheap; torch would search for a parameter of that name."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "_current_fx_name":
-            object.__setattr__(self, name, value)
-        else:
-            super().__setattr__(name, value)
-
-
 def unscale_before_step(optimizer: torch.optim.Optimizer) -> None:
-    """Let an optimizer get its gradients unscaled in fp16, also a fused one, which would unscale in its step."""
+    """Let an optimizer get its gradients unscaled in fp16; a fused one would unscale them in its step."""
     optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
 
 
 def forget_workers(iterator: Any) -> None:
-    """Let torch no longer raise where a data worker ends. iterator: of a DataLoader, which started them.
+    """Keep torch from raising when a data worker ends. iterator: of the DataLoader that started the workers.
 
     The iterator's own end would remove them a second time, and print the error of that.
     """
@@ -312,7 +263,7 @@ def forget_workers(iterator: Any) -> None:
 def silence_libraries() -> None:
     """Silence Lightning's notes, and warnings that do not hold for our training loop; errors are still shown.
 
-    Call it after Lightning was imported, which sets its own levels.
+    Call it after Lightning was imported: the import sets levels of its own.
     """
     for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "torch.distributed", "torch._dynamo"):
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Loggers, which mirror the metrics of a run, and `RunLog`, through which the engine reaches them.
+"""Loggers mirror the metrics of a run; the engine reaches them through `RunLog`.
 
 The run folder's metrics.csv is always written; a logger of `conf/logger/`, or any Lightning `Logger`, mirrors it
 elsewhere. In the main process, outside Lightning's per-step path:

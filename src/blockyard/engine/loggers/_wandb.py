@@ -27,9 +27,9 @@ Mode = Literal["online", "offline", "disabled"]
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Where a W&B run goes and what it is called.
+    """Destination and names of a W&B run.
 
-    folder: of its files; finish_seconds: that its end waits for what is still to be sent
+    folder: of its files; finish_seconds: that its end waits for data that is still to be sent
     """
 
     folder: Path
@@ -67,7 +67,7 @@ def open_run(settings: RunSettings, config: Mapping[str, Any], mode: Mode) -> An
 
 
 def close_run(run: Any, *, failed: bool = False) -> None:
-    """Close the run and end W&B's helper, for which the end of the process would otherwise wait."""
+    """Close the run and end W&B's helper, or the end of the process would wait for it."""
     import wandb
 
     run.finish(exit_code=1 if failed else 0)
@@ -104,7 +104,7 @@ def define(run: Any, directions: Mapping[str, str]) -> None:
 
 
 def conclude(run: Any, values: Mapping[str, Any]) -> None:
-    """Put final values into the summary, in place of those that W&B kept of the curve."""
+    """Put final values into the summary, in place of the values that W&B kept of the curve."""
     # W&B buffers the last row, and would write its values over these.
     run.log({}, commit=True)
     for name, value in values.items():
@@ -147,7 +147,7 @@ def _init(settings: RunSettings, config: Mapping[str, Any], mode: Mode) -> Any:
 
 
 def logged_in() -> bool:
-    """Whether W&B has a key without a prompt: in the environment, or in the netrc file."""
+    """Return whether W&B has a key without a prompt: in the environment, or in the netrc file."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     candidates = filter(None, [os.environ.get("NETRC"), "~/.netrc", "~/_netrc"])
@@ -163,7 +163,7 @@ def logged_in() -> bool:
 
 
 def base_url() -> str:
-    """The address of the server, from the environment or from W&B, which has changed its own before."""
+    """Return the address of the server, from the environment or from W&B, that has had several."""
     url = os.environ.get("WANDB_BASE_URL")
     if url:
         return url

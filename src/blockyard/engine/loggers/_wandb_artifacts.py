@@ -1,9 +1,9 @@
-"""What a W&B run leaves besides metrics: weights, the data that they came from, a sweep's plan and page, samples.
+"""Artifacts of a W&B run besides metrics: weights, the data that they came from, a sweep's plan and page, samples.
 
     data-FINGERPRINT (dataset) ──▶ run ──▶ weights-ID (model)          of a cell
                                    run ──▶ sweep-NAME (sweep)          of a comparison
 
-An artifact of weights holds `model.safetensors`, `config.yaml` and `run.json`: the folder to which W&B downloads it is
+An artifact of weights holds `model.safetensors`, `config.yaml` and `run.json`: the folder that W&B downloads it to is
 one that `blockyard.load` reads. Data itself is not uploaded, only its fingerprint and its sizes.
 """
 
@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blockyard.atomic_files import read_member, write_json, write_yaml
-from blockyard.runs.checkpoint import BEST, LAST, read
-from blockyard.runs.checkpoint_weights import PREFIX
+from blockyard.runs.checkpoint import BEST, LAST, PREFIX, read
 from blockyard.runs.folder import CONFIG, RUN, SOURCE_TOKENIZER, TOKENIZER, RunFolder
 from blockyard.runs.weights_file import WEIGHTS, write_weights
 
@@ -35,7 +34,7 @@ def log_weights(run: Any, folder: RunFolder, which: Sequence[str]) -> None:
     import wandb
 
     folder.check_members()
-    facts, metrics = folder.facts(), folder.summary().get("metrics") or {}
+    facts, metrics = folder.facts(), folder.summary().get("metrics", {})
     data = facts.get("data") or {}
     if data.get("fingerprint"):
         _use(
@@ -70,7 +69,7 @@ def log_weights(run: Any, folder: RunFolder, which: Sequence[str]) -> None:
 
 
 def log_sweep(run: Any, name: str, folder: Path, files: Sequence[str], metadata: Mapping[str, Any]) -> None:
-    """Log files of a sweep's folder, those that are there, as one artifact."""
+    """Log the files of a sweep's folder that are there as one artifact."""
     import wandb
 
     artifact = wandb.Artifact(f"sweep-{name}", "sweep", metadata=dict(metadata))
@@ -116,7 +115,7 @@ def sample_table(shown: Sequence[ShownSample], folder: Path) -> Any:
 
 
 def _wav(path: Path, samples: np.ndarray, rate: int) -> Path:
-    """Write a sound as 16-bit WAV, for which W&B needs no library, and return its path. samples: (n,), from -1 to 1"""
+    """Write a sound as 16-bit WAV, which needs no library, and return its path. samples: (n,), from -1 to 1"""
     path.parent.mkdir(parents=True, exist_ok=True)
     with wave.open(str(path), "wb") as file:
         file.setnchannels(1)

@@ -38,7 +38,7 @@ class RunLogger(ABC):
 
     `ready` and `prepare` run in the run's own thread before the first step; `start`, `log` and `finish` in a thread
     of the logger's own, where they may raise or hang. Seeds that they set stay theirs, see `own_generators`; they draw
-    no random tensors from torch's global generators, which are the run's.
+    no random tensors from torch's global generators: they belong to the run.
     """
 
     package: ClassVar[str | None] = None  # that must be installed
@@ -49,18 +49,18 @@ class RunLogger(ABC):
 
     @property
     def label(self) -> str:
-        """What messages call this logger."""
+        """Return the name of this logger in messages."""
         return type(self).__name__
 
     def ready(self) -> None:
-        """Raise UserError for what a user must provide before the run: a package, a login."""
+        """Raise UserError if something is missing that a user must provide before the run: a package, a login."""
         if self.package is not None and importlib.util.find_spec(self.package) is None:
             source = f"blockyard[{self.extra}]" if self.extra else self.package
             name = type(self).__module__.rpartition(".")[2]
             raise UserError(f"logger={name} needs the package {self.package}: pip install '{source}', or logger=none")
 
     def prepare(self, folder: RunFolder) -> None:  # noqa: B027 - most have nothing to save
-        """Save what must be known before the first step, such as ids. Quick, no network."""
+        """Save facts that must be known before the first step, such as ids. Quick, no network."""
 
     @abstractmethod
     def start(self, folder: RunFolder, config: Node) -> None:
@@ -75,24 +75,24 @@ class RunLogger(ABC):
         """Close the record. state: as in status.json."""
 
     def gradients(self, step: int, histograms: Histograms) -> None:
-        """Record the gradients of a step whose metrics were logged before; called where `watches_gradients`."""
+        """Record the gradients of a step after its metrics were logged; called if `watches_gradients`."""
         raise NotImplementedError
 
     def samples(self, shown: Sequence[ShownSample]) -> None:
-        """Record what a finished run predicts for `test_samples` samples; called before `finish`."""
+        """Record the predictions of a finished run for `test_samples` samples; called before `finish`."""
         raise NotImplementedError
 
     def pictures(self, folder: RunFolder, kind: str, pictures: Mapping[str, Path]) -> str | None:
         """Add PNG files to the record of an earlier run; return where they went, or None.
 
-        kind: what they show, such as attention; pictures: name to file. May raise or hang. Loggers without pictures
+        kind: their subject, such as attention; pictures: name to file. May raise or hang. Loggers without pictures
         warn.
         """
         log.warning("logger %s does not take pictures; they are in the folder", self.label)
         return None
 
     def abandon(self) -> None:  # noqa: B027 - most hold nothing that outlives them
-        """Called where `finish` did not return: release what would keep the process from ending."""
+        """Called if `finish` did not return: release everything that would keep the process from ending."""
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -123,7 +123,7 @@ def recorded_metrics(folder: RunFolder) -> Iterator[tuple[int, dict[str, float]]
 
 
 def summarized(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """What a logger writes of a run's summary besides its metrics: cost, sizes, baselines."""
+    """Return the entries of a run's summary that a logger writes besides its metrics: cost, sizes, baselines."""
     return {key: value for key, value in summary.items() if key not in _NOISE and value is not None}
 
 
@@ -135,8 +135,7 @@ def presented(folder: RunFolder) -> Node:
 
     Classes of others keep their `_target_`.
     """
-    recorded = folder.facts().get(CHOICES)
-    chosen = recorded if isinstance(recorded, dict) else {}
+    chosen = folder.facts().get(CHOICES, {})
     names = {family: name for family, name in chosen.items() if name is not None and family not in _LEFT_OUT}
     options = {
         key: _plain(value)

@@ -4,9 +4,9 @@
 
 Reference: pytorch_lightning.loggers.Logger
 
-It gets what our own loggers get, in the same thread: the config without secrets as hyperparameters, metrics under
-their steps, and at the end the metrics of the best weights. The options of its constructor are its own; passwords
-belong in the environment variables that its library reads.
+It gets the same values as our own loggers, in the same thread: the config without secrets as hyperparameters,
+metrics under their steps, and at the end the metrics of the best weights. The options of its constructor are its own;
+passwords belong in the environment variables that its library reads.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 and this logger needs `mlflow-skinny` alone. The run's id is in run.json before the first step and a tag of the record,
 by which a resumed run finds it.
 
-The client is called without its fluent functions, which would record the user, the command line and the state of the
+The client is called without its fluent functions: they would record the user, the command line and the state of the
 code; its telemetry is off unless MLFLOW_DISABLE_TELEMETRY says otherwise. MLFLOW_TRACKING_URI is not read: no option of
 this logger opens a connection.
 """
@@ -133,7 +133,7 @@ class MLflow(RunLogger):
         return client, None, run.info.run_id
 
     def _write_config(self, config: Node, logged: Mapping[str, str]) -> None:
-        """Write each option as a parameter, which MLflow keeps for ever; one that a resumed run changes as a tag."""
+        """Write each option as a parameter; if a resumed run changed it, as a tag: MLflow keeps parameters for ever."""
         from mlflow.entities import Param, RunTag
 
         options = {_key(name): str(value)[:_VALUE] for name, value in flatten(config).items()}
@@ -200,8 +200,7 @@ def _root(folder: RunFolder, path: str | None) -> Path:
 
 def _recorded(folder: RunFolder) -> str | None:
     """The id that run.json has; a file that someone else wrote may hold anything."""
-    fact = folder.facts().get(_FACT)
-    own = fact.get("id") if isinstance(fact, dict) else None
+    own = folder.facts().get(_FACT, {}).get("id")
     return own if isinstance(own, str) and re.fullmatch(r"\w{1,64}", own) else None
 
 

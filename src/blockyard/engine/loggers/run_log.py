@@ -1,6 +1,6 @@
 """Decouples a run from its loggers: the run continues whatever they do.
 
-Loggers that show histograms of gradients get them at the steps whose metrics are logged. `wandb.watch(model,
+Loggers that show histograms of gradients get them at the steps that are logged. `wandb.watch(model,
 log="gradients")` counts in hooks of the backward pass; here the gradients are read after the step: no hook runs in it,
 and a step that is not logged costs nothing.
 """
@@ -71,7 +71,7 @@ class RunLog:
             feed.log(step, plain)
 
     def callbacks(self) -> dict[str, RunCallback]:
-        """What looks at the steps for a logger, by name; nothing where no logger asks for it."""
+        """Return the callbacks that look at the steps for a logger, by name; empty if no logger asks for them."""
         watching = [feed for feed in self._feeds if feed.logger.watches_gradients]
         if not watching:
             return {}
@@ -100,7 +100,7 @@ class RunLog:
                 feed.call(lambda logger: logger.samples(shown[: logger.test_samples]))
 
     def finish(self, state: str, summary: Mapping[str, Any] | None = None) -> None:
-        """Close the record; returns within `finish_seconds`, or those of a logger. A second call does nothing."""
+        """Close the record; returns within `finish_seconds`, the record's or a logger's. A second call does nothing."""
         if self._finished:
             return
         self._finished = True
@@ -114,7 +114,7 @@ class RunLog:
 
 
 def replay(folder: RunFolder) -> None:
-    """Send metrics.csv and the summary to the loggers of the run's config. Raises what a logger raises."""
+    """Send metrics.csv and the summary to the loggers of the run's config. Raises the errors of a logger."""
     for logger in run_loggers(folder.config):
         logger.ready()
         with folder.lock():
@@ -258,7 +258,7 @@ def _watch_threads(package: str, name: str) -> None:
 
 
 def _thread_failed(arguments: threading.ExceptHookArgs) -> bool:
-    """Whether the thread ran code of a watched package; its first failure is one warning."""
+    """Return whether the thread ran code of a watched package; its first failure is one warning."""
     frame = arguments.exc_traceback
     while frame is not None:
         package = str(frame.tb_frame.f_globals.get("__name__")).partition(".")[0]
@@ -294,7 +294,7 @@ class LoggerThread:
             raise MemoryError(f"a thread did not start within {seconds:.0f} s")
 
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Return whether it runs."""
         return self._started.is_set() and not self._ended.is_set()
 
     def join(self, seconds: float) -> None:
@@ -322,7 +322,7 @@ class GradientHistograms(RunCallback):
         self._warned: set[str] = set()
 
     def on_log(self, state: RunState, values: dict[str, float]) -> None:
-        """Count those of the last step."""
+        """Count the gradients of the last step."""
         histograms: Histograms = {}
         for name, parameter in state.learner.model.named_parameters():
             gradient = parameter.grad

@@ -1,4 +1,4 @@
-"""The first test samples with what they are and what was predicted for them, as loggers show them in a table."""
+"""The first test samples with their targets and predictions, as loggers show them in a table."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ShownSample:
 
 
 def shown_samples(components: Components, split: Split, kept: SamplePredictions, count: int) -> list[ShownSample]:
-    """Return the first `count` samples of the test split for which there is a prediction."""
+    """Return the first `count` samples of the test split that have a prediction."""
     indices = [int(index) for index in kept["sample"][:count]]
     texts: list[str] = []
     if isinstance(components.data, HasTexts) and isinstance(components.tokenizer, TextTokenizer):
@@ -72,7 +72,7 @@ def _answers(
 
 
 def _content(components: Components, split: Split, index: int) -> dict[str, Any]:
-    """What the model reads of a sample: its source where it has one, such as the image of a question."""
+    """Return the input of a sample: its source if it has one, such as the image of a question."""
     batch = split.batch(torch.tensor([index]), None)
     spec, tokenizer = components.data.spec, components.tokenizer
     content = _shown(spec, tokenizer, batch.inputs[0], batch.lengths)

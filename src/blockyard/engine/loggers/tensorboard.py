@@ -38,7 +38,7 @@ class TensorBoard(RunLogger):
         self._writer: Any = None
 
     def prepare(self, folder: RunFolder) -> None:
-        """Look up the last logged step of a resumed run, in the run's own thread, which writes metrics.csv."""
+        """Look up the last logged step of a resumed run, in the thread that writes metrics.csv."""
         last = folder.metrics.last_step if folder.resumes else None
         self._purge = None if last is None else last + 1
 

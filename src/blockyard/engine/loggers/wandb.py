@@ -113,7 +113,7 @@ class Wandb(RunLogger):
 
     def prepare(self, folder: RunFolder) -> None:
         """Choose the id, or take that of the earlier attempt, and save it in run.json."""
-        recorded = folder.facts().get("wandb") or {}
+        recorded = folder.facts().get("wandb", {})
         # An agent of a W&B sweep waits for the run whose id it has chosen.
         required = os.environ.get("WANDB_RUN_ID") if os.environ.get("WANDB_SWEEP_ID") else None
         self._id = required or recorded.get("id") or secrets.token_hex(4)
@@ -182,7 +182,7 @@ class Wandb(RunLogger):
         mode = self.mode
         if mode == "disabled":
             return None
-        run_id = (folder.facts().get("wandb") or {}).get("id") or secrets.token_hex(4)
+        run_id = folder.facts().get("wandb", {}).get("id") or secrets.token_hex(4)
         own = self._settings(folder)
         settings = replace(own, id=f"{run_id}-{kind}", job_type="inspect", name=f"{own.name}/{kind}")
         run = open_run(settings, {"run": folder.name, "wandb_run": run_id, "kind": kind}, mode)
@@ -191,12 +191,12 @@ class Wandb(RunLogger):
         return f"W&B: {settings.name} in group {settings.group} of project {settings.project}"
 
     def abandon(self) -> None:
-        """Kill W&B's helper and its exit hook, for which the end of the process would wait."""
+        """Kill W&B's helper and its exit hook, or the end of the process would wait for them."""
         tear_down()
 
 
 def directions(config: Mapping[str, Any]) -> dict[str, str]:
-    """Whether lower ("min") or higher ("max") is better, for each metric of a config's objective."""
+    """Return the better direction, "min" or "max", for each metric of a config's objective."""
     node = config.get("objective")
     if not isinstance(node, Mapping) or "_target_" not in node:
         return {}

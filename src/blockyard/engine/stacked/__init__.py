@@ -1,1 +1,1 @@
-"""Several runs in one process, whose weights are stacked so that one training step serves all of them."""
+"""Several runs in one process: their weights are stacked so that one training step serves all of them."""

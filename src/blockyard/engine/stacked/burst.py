@@ -1,7 +1,7 @@
 """Steps that runs take together while nothing is due in any of them: no log, no evaluation, no checkpoint.
 
-Lightning and the hooks around a step cost each run as much as a small model does. Between two steps at which something
-is due, these steps go without: batches are read, losses and gradients computed, clipped and applied here, and the
+Lightning and the hooks around a step cost each run as much as a small model does. While nothing is due, the steps go
+without them: batches are read, losses and gradients computed, clipped and applied here, and the
 counters of each run and of its trainer then go on as if it had taken the steps itself.
 """
 
@@ -22,111 +22,107 @@ from blockyard.engine.stacked.step import StackedResult, StackedWeights
 from blockyard.engine.system.randomness import reseed
 from blockyard.optimizer._combined import CombinedOptimizer
 
-# One optimizer for stacked weights.
-
 _SAME = ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "fused", "foreach", "capturable")
 
 
 class StackedAdamW:
-    """AdamW over stacked weights in place of the AdamW of each learner, whose states become parts of stacked ones.
+    """AdamW over stacked weights in place of the AdamW of each learner. Its states become parts of stacked states.
 
     Its arithmetic goes element by element, so that the weights of each learner get the bits of its own optimizer.
     """
 
-    def __init__(self, own: Sequence[torch.optim.AdamW], weights: StackedWeights) -> None:
-        self._own = own
+    def __init__(self, optimizers: Sequence[torch.optim.AdamW], weights: StackedWeights) -> None:
+        self._optimizers = optimizers
         groups: list[dict[str, Any]] = []
         self._steps: list[list[Tensor]] = []  # for each weight, the counters of the learners
         stacks = weights.by_parameter()
-        for number, group in enumerate(own[0].param_groups):
-            groups.append({"params": [stacks[id(weight)] for weight in group["params"]]})
-            groups[-1] |= {name: group[name] for name in _SAME}
-            assert all(len(each.param_groups[number]["params"]) == len(group["params"]) for each in own)
-        self._optimizer = torch.optim.AdamW(groups)
-        for number, joined in enumerate(self._optimizer.param_groups):
-            for index, stack in enumerate(joined["params"]):
-                states = [each.state[each.param_groups[number]["params"][index]] for each in own]
+        for number, group in enumerate(optimizers[0].param_groups):
+            options = {name: group[name] for name in _SAME}
+            groups.append({"params": [stacks[id(weight)] for weight in group["params"]], **options})
+            assert all(len(each.param_groups[number]["params"]) == len(group["params"]) for each in optimizers)
+        self._stacked = torch.optim.AdamW(groups)
+        for number, group in enumerate(self._stacked.param_groups):
+            for index, stack in enumerate(group["params"]):
+                states = [each.state[each.param_groups[number]["params"][index]] for each in optimizers]
                 if not states[0]:  # without a gradient so far
                     continue
-                joint = self._optimizer.state[stack]
-                joint["step"] = states[0]["step"].clone()
+                stacked_state = self._stacked.state[stack]
+                stacked_state["step"] = states[0]["step"].clone()
                 for name in states[0]:
-                    if name != "step":
-                        joint[name] = torch.stack([state[name] for state in states])
-                        for learner, state in enumerate(states):
-                            state[name] = joint[name][learner]
-                self._steps.append([joint["step"], *(state["step"] for state in states)])
+                    if name == "step":
+                        continue
+                    stacked_state[name] = torch.stack([state[name] for state in states])
+                    for learner, state in enumerate(states):
+                        # A view: a checkpoint of one learner reads its part without a copy back.
+                        state[name] = stacked_state[name][learner]
+                self._steps.append([stacked_state["step"], *(state["step"] for state in states)])
 
     @staticmethod
-    def fits(own: Sequence[torch.optim.Optimizer]) -> TypeGuard[Sequence[torch.optim.AdamW]]:
-        """Whether one step can serve all: optimizers of this class with equal options after as many steps."""
-        if any(type(each) is not torch.optim.AdamW for each in own):
+    def fits(optimizers: Sequence[torch.optim.Optimizer]) -> TypeGuard[Sequence[torch.optim.AdamW]]:
+        """Return whether one step can serve all: AdamW with equal options after equally many steps."""
+        if any(type(optimizer) is not torch.optim.AdamW for optimizer in optimizers):
             return False
-        options = [[[group[name] for name in _SAME] for group in each.param_groups] for each in own]
-        # Of its own parameters: the state may be shared with another optimizer.
-        counts = [
-            [
-                float(each.state[weight]["step"])
-                for group in each.param_groups
-                for weight in group["params"]
-                if each.state.get(weight)
-            ]
-            for each in own
-        ]
-        return all(each == options[0] for each in options) and all(each == counts[0] for each in counts)
+        options = []
+        step_counts = []
+        for optimizer in optimizers:
+            options.append([[group[name] for name in _SAME] for group in optimizer.param_groups])
+            # Counted by parameter, not by entry of the state: that may be shared with another optimizer.
+            weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+            states = [optimizer.state[weight] for weight in weights if optimizer.state.get(weight)]
+            step_counts.append([float(state["step"]) for state in states])
+        return options.count(options[0]) == len(options) and step_counts.count(step_counts[0]) == len(step_counts)
 
     @property
     def alike(self) -> bool:
-        """Whether all have one rate and one decay still: schedules that begin alike may differ later."""
-        rates = [[(group["lr"], group["weight_decay"]) for group in each.param_groups] for each in self._own]
-        return all(each == rates[0] for each in rates)
+        """Return whether all still have one rate and one decay: schedules that begin alike may differ later."""
+        rates = [[(group["lr"], group["weight_decay"]) for group in each.param_groups] for each in self._optimizers]
+        return rates.count(rates[0]) == len(rates)
 
     def apart(self) -> Sequence[torch.optim.Optimizer]:
-        """The optimizers of the learners, after the steps that were taken together."""
+        """Return the optimizers of the learners, after the steps that were taken together."""
         self.close()
-        return self._own
+        return self._optimizers
 
     def step(self, gradients: dict[int, Tensor | None]) -> None:
         """Take a step. gradients: by the `id` of the stacked weight"""
-        for group, first in zip(self._optimizer.param_groups, self._own[0].param_groups, strict=True):
+        for group, first in zip(self._stacked.param_groups, self._optimizers[0].param_groups, strict=True):
             group["lr"], group["weight_decay"] = first["lr"], first["weight_decay"]
             for stack in group["params"]:
                 stack.grad = gradients[id(stack)]
-        self._optimizer.step()
+        self._stacked.step()
 
     def close(self) -> None:
         """Give the optimizers of the learners the number of steps."""
-        for joint, *own in self._steps:
-            for each in own:
-                each.copy_(joint)
-
-
-# The steps.
+        for stacked_count, *counts in self._steps:
+            for count in counts:
+                count.copy_(stacked_count)
 
 
 @dataclass
 class Taker:
-    """A run that takes steps: its learner, the loop around its steps, and what `StackedMember` knows of both."""
+    """A run that takes steps: its learner and the loop around its steps."""
 
     learner: Learner
     loop: LoopCallback
 
     @property
     def trainer(self) -> Any:
-        """Lightning's."""
+        """Return the trainer of Lightning."""
         return self.learner.trainer
 
     @property
     def quiet(self) -> int:
-        """The number of steps from the one in progress on after which nothing is due."""
+        """Return how many steps follow, from the one in progress on, with nothing due after them."""
         if self.trainer.lr_scheduler_configs:
             return 0
         return self.loop.quiet_steps()
 
     def parts(self) -> list[torch.optim.Optimizer]:
-        """The optimizers that its optimizer consists of."""
+        """Return the optimizers that its optimizer consists of."""
         optimizer = self.trainer.optimizers[0]
-        return optimizer.parts if type(optimizer) is CombinedOptimizer else [optimizer]
+        if type(optimizer) is CombinedOptimizer:
+            return optimizer.parts
+        return [optimizer]
 
 
 class Burst:
@@ -144,16 +140,22 @@ class Burst:
         self._bad: Tensor | None = None  # (learners,) number of the first step that was not finite, or -1
         self._clip = takers[0].learner.settings.clip
         self._optimizers: list[StackedAdamW | list[torch.optim.Optimizer]] = []
-        for own in zip(*(taker.parts() for taker in takers), strict=True):
-            self._optimizers.append(StackedAdamW(own, weights) if StackedAdamW.fits(own) else list(own))
+        for optimizers in zip(*(taker.parts() for taker in takers), strict=True):
+            if StackedAdamW.fits(optimizers):
+                self._optimizers.append(StackedAdamW(optimizers, weights))
+            else:
+                self._optimizers.append(list(optimizers))
 
     @property
     def interrupted(self) -> bool:
-        """Whether a signal stops one of the runs."""
+        """Return whether a signal stops one of the runs."""
         return any(taker.loop.interrupts.signum is not None for taker in self._takers)
 
     def apply(self, result: StackedResult) -> bool:
-        """Take the step that `result` belongs to. Returns whether it did: not where a value is not finite, on a CPU."""
+        """Take the step of `result`; return False if a value is not finite on a CPU, and the step was not taken.
+
+        The order is the one of `Learner.take_step`: guard, clip, step, rates. Each tensor has one axis more, in front.
+        """
         gradients = {name: stack for name, stack in result.gradients.items() if stack is not None}
         norms = torch.stack([stack.flatten(1).norm(dim=1) for stack in gradients.values()]).norm(dim=0)
         if not self._finite(result.loss + norms):
@@ -172,6 +174,7 @@ class Burst:
         return True
 
     def _finite(self, values: Tensor) -> bool:
+        """Return False for a value that is not finite on a CPU. On a GPU the step is only noted, as in `NanGuard`."""
         finite = torch.isfinite(values)
         if values.device.type == "cpu":
             return bool(finite.all())
@@ -183,17 +186,17 @@ class Burst:
     def _step(self, gradients: dict[str, Tensor | None]) -> None:
         by_stack = {id(stack): gradients.get(name) for name, stack in self._weights.weights.items()}
         spread = False
-        for number, each in enumerate(self._optimizers):
-            if isinstance(each, StackedAdamW):
-                if each.alike:
-                    each.step(by_stack)
+        for number, part in enumerate(self._optimizers):
+            if isinstance(part, StackedAdamW):
+                if part.alike:
+                    part.step(by_stack)
                     continue
-                each = self._optimizers[number] = list(each.apart())
+                part = self._optimizers[number] = list(part.apart())
             if not spread:
                 self._weights.spread(gradients)
                 spread = True
-            for own in each:
-                own.step()
+            for optimizer in part:
+                optimizer.step()
 
     def batches(self) -> Iterator[Batch | Exception]:
         """Read the next batch of each run; an error of one of them stands in its place."""
@@ -207,9 +210,9 @@ class Burst:
         """Let each run go on after the steps that were taken."""
         if not self._taken:
             return
-        for each in self._optimizers:
-            if isinstance(each, StackedAdamW):
-                each.close()
+        for part in self._optimizers:
+            if isinstance(part, StackedAdamW):
+                part.close()
         losses = torch.stack(self._losses).unbind(1)  # (steps,) for each learner
         auxiliaries = torch.stack(self._auxiliaries).unbind(1) if self._auxiliaries else ()
         for number, taker in enumerate(self._takers):

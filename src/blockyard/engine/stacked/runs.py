@@ -41,7 +41,7 @@ log = logging.getLogger("blockyard")
 
 
 class ProcessState:
-    """What a run takes for its own of the process: the random generators, the standard streams, who logs where."""
+    """The parts of a process that a run takes for its own: random generators, standard streams, streams of handlers."""
 
     def __init__(self) -> None:
         self.random = random.getstate()
@@ -51,11 +51,14 @@ class ProcessState:
         self.cuda = torch.cuda.get_rng_state() if cuda else None
         self.streams = sys.stdout, sys.stderr
         self.files = os.dup(1), os.dup(2)
-        plain = [each for each in logging.getLogger().handlers if type(each) is logging.StreamHandler]
-        self.handlers = [(handler, handler.stream) for handler in plain]
+        self.handlers = [
+            (handler, handler.stream)
+            for handler in logging.getLogger().handlers
+            if type(handler) is logging.StreamHandler
+        ]
 
     def restore(self) -> None:
-        """Give the process back what it had when this was made; once only."""
+        """Give the process the parts back that it had when this was created; once only."""
         random.setstate(self.random)
         np.random.set_state(self.numpy)
         torch.random.set_rng_state(self.torch)
@@ -87,7 +90,7 @@ class Turns:
     def run(self, functions: Sequence[Callable[[], None]]) -> None:
         """Call each function in a thread of its own, the first one first, and return when all have ended.
 
-        The calling thread waits, so that the handler of a signal runs in it at once. What a function raises is raised
+        The calling thread waits, so that the handler of a signal runs in it at once. An error of a function is raised
         here, after the others have ended.
         """
         errors: list[BaseException] = []
@@ -119,7 +122,8 @@ class Turns:
         state.restore()
 
     def _after(self, number: int) -> int:
-        return next((each for each in self._gates if each > number), next(iter(self._gates)))
+        """Return the number of the thread whose turn is next."""
+        return next((other for other in self._gates if other > number), next(iter(self._gates)))
 
     def _thread(
         self, number: int, function: Callable[[], None], state: ProcessState, errors: list[BaseException]
@@ -139,7 +143,7 @@ class Turns:
 
 
 class StackedRuns:
-    """What the runs share.
+    """The state that the runs share.
 
     reason: why the runs take their steps alone, from some step on; None as long as they do not
     """
@@ -157,7 +161,7 @@ class StackedRuns:
         self._share = 0.0  # of each run, in the seconds of what was computed together last
 
     def run(self, runs: Sequence[Callable[[], None]]) -> None:
-        """Call each function, which trains a run with a `StackedMember` among its callbacks, until all have ended.
+        """Call each function until all have ended. Each trains a run with a `StackedMember` among its callbacks.
 
         A signal that stops runs reaches all of them: they save after the step in progress, or end before the first one.
         """
@@ -166,16 +170,16 @@ class StackedRuns:
 
     def join(self, learner: Learner, member: StackedMember) -> None:
         """Let a learner take its steps with the others."""
-        learner.together = self
+        learner.stacked = self
         self._members[learner] = member
         trainer: Any = learner.trainer
-        loop = next(each for each in trainer.callbacks if isinstance(each, LoopCallback))
+        loop = next(callback for callback in trainer.callbacks if isinstance(callback, LoopCallback))
         self._takers[learner] = Taker(learner, loop)
 
-    # -- `Together` of a learner -------------------------------------------------------------------
+    # -- `StackedSteps` of a learner ---------------------------------------------------------------
 
     def losses(self, learner: Learner, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """The losses of a learner on its batch, once all other runs have come to a step of theirs or have ended."""
+        """Return the losses of a learner on its batch, once all other runs have come to a step or have ended."""
         self._gradients[learner] = None
         member = self._members[learner]
         if self.reason is None:
@@ -201,10 +205,10 @@ class StackedRuns:
                 log.warning("the runs of this process take their steps alone: %s", self.reason)
             batch = result
         member.alone += 1
-        return learner.losses_of(batch)
+        return learner.loss_and_auxiliary(batch)
 
     def backward(self, learner: Learner, loss: Tensor) -> None:
-        """Add the gradients that were computed with the losses, or compute those of a step that was taken alone."""
+        """Add the gradients that were computed with the losses, or compute them if the step was taken alone."""
         gradients = self._gradients.pop(learner)
         if gradients is None:
             loss.backward()
@@ -212,19 +216,22 @@ class StackedRuns:
         micro_batches = learner.trainer.accumulate_grad_batches  # whose losses Lightning divides by their number
         for name, weight in learner.model.named_parameters():
             gradient = gradients.get(f"model.{name}")
-            if gradient is not None and micro_batches > 1:
+            if gradient is None:
+                continue
+            if micro_batches > 1:
                 gradient = gradient / micro_batches
-            if gradient is not None:
-                weight.grad = gradient if weight.grad is None else weight.grad + gradient
+            weight.grad = gradient if weight.grad is None else weight.grad + gradient
 
     # -- all together ------------------------------------------------------------------------------
 
     def _step(self) -> None:
-        """Compute what all waiting learners wait for: losses and gradients, of as many steps as nothing is due after.
+        """Compute the losses and gradients that all learners wait for, of as many steps as nothing is due after.
 
-        A learner that has to compute its losses itself gets the batch, and one whose data cannot be read the error.
+        A learner that has to compute its losses itself gets the batch. A learner with data that cannot be read gets the
+        error.
         """
-        waiting, self._waiting = self._waiting, {}
+        waiting = self._waiting
+        self._waiting = {}
         learners = [learner for learner in self._members if learner in waiting]
         self._results = {learner: waiting[learner] for learner in learners}
         self._share = 0.0
@@ -263,7 +270,7 @@ class StackedRuns:
             self._results = {learner: result.of(number) for number, learner in enumerate(learners)}
 
     def _burst(self, burst: Burst, result: StackedResult, quiet: int, learners: list[Learner]) -> StackedResult | None:
-        """Take steps; return what was computed for the first one that was not taken, None where each has to."""
+        """Take steps; return the result of the first step not taken, None if each learner has to compute it."""
         assert self._weights is not None
         for _ in range(quiet):
             if burst.interrupted:
@@ -277,17 +284,20 @@ class StackedRuns:
             for learner in learners:
                 self._members[learner].together += 1
             self._results = dict(zip(learners, burst.batches(), strict=True))
-            if any(isinstance(each, Exception) for each in self._results.values()):
+            if any(isinstance(result, Exception) for result in self._results.values()):
                 return None
             result = self._weights.step(self._batches(learners))
         return result
 
     def _batches(self, learners: list[Learner]) -> list[Batch]:
-        """The batches that the learners have to take their steps on."""
-        return [batch for learner in learners if isinstance(batch := self._results[learner], Batch)]
+        """Return the batches that the learners have to take their steps on."""
+        results = [self._results[learner] for learner in learners]
+        return [result for result in results if isinstance(result, Batch)]
 
     def _part(self, reason: str) -> None:
-        self.reason, self._weights = reason, None
+        """Let the runs take their steps alone from here on."""
+        self.reason = reason
+        self._weights = None
 
 
 class StackedMember(RunCallback):
@@ -307,6 +317,8 @@ class StackedMember(RunCallback):
         self._runs.join(state.learner, self)
 
     def plain(self) -> dict[str, Any]:
-        """How the steps of this process were taken, for run.json."""
-        reason = {} if self._runs.reason is None else {"reason": self._runs.reason}
-        return {"together": self.together, "alone": self.alone, **reason}
+        """Return how the steps of this process were taken, for run.json."""
+        counts: dict[str, Any] = {"together": self.together, "alone": self.alone}
+        if self._runs.reason is not None:
+            counts["reason"] = self._runs.reason
+        return counts

@@ -46,7 +46,7 @@ _STATUS = Path("/proc/self/status")
 
 
 class PeakMemory(TypedDict):
-    """Peak memory in bytes, and what it measures."""
+    """Peak memory in bytes, and the measured quantity."""
 
     bytes: int
     kind: str
@@ -64,7 +64,7 @@ def peak_memory(device: torch.device) -> PeakMemory:
 def resident_peak() -> int:
     """The largest resident set of this process so far, in bytes.
 
-    Linux's getrusage includes what the parent process held before, so there /proc is read instead.
+    Linux's getrusage includes the memory that the parent process held before, so there /proc is read instead.
     """
     if _STATUS.exists() and (match := re.search(rb"^VmHWM:\s+(\d+) kB", _STATUS.read_bytes(), re.MULTILINE)):
         return int(match[1]) * 1024

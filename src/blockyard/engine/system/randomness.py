@@ -1,7 +1,7 @@
 """Seeds every random generator before each batch from (seed, stream, batch, rank).
 
-Random numbers that are a function of those four have no state to save: a resumed run draws what an uninterrupted one
-would have drawn, whatever else drew from the same generators in between. What is drawn aside restores them.
+Random numbers that are a function of those four have no state to save: a resumed run draws the same as an
+uninterrupted one, even if other code drew from the generators in between. Draws aside restore them.
 """
 
 from __future__ import annotations

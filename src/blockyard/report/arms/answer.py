@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blockyard.report.arms.fairness import NOT_DONE, REASONS
+from blockyard.report.arms.missing import NOT_DONE, REASONS
 from blockyard.report.load.document import ArmRow, EffectsRow, ExpectRow
 from blockyard.report.stats.verdict import (
     ALPHA,
@@ -39,16 +39,16 @@ def answer(
     summary = " ".join([_summary(arms, baseline, metric, rungs), *_interactions(effects)])
     if expect is None:
         return summary
-    return f"{_HEADS[expect['verdict']]} ({expect['text']}): {expect['reason']}. {summary}"
+    return f"{_HEADS[expect.verdict]} ({expect.text}): {expect.reason}. {summary}"
 
 
 def _interactions(effects: EffectsRow | None) -> list[str]:
-    tests = [] if effects is None else effects["interactions"]
+    tests = [] if effects is None else effects.interactions
     return [
-        f"What {test['factors'][0]} changes depends on {test['factors'][1]} "
-        f"(F = {test['F']:.3g}, corrected {p_equals(test['holm_p'])})."
+        f"What {test.factors[0]} changes depends on {test.factors[1]} "
+        f"(F = {test.F:.3g}, corrected {p_equals(test.holm_p)})."
         for test in tests
-        if test["holm_p"] is not None and test["holm_p"] <= ALPHA
+        if test.holm_p is not None and test.holm_p <= ALPHA
     ]
 
 
@@ -56,13 +56,13 @@ def _summary(arms: Sequence[ArmRow], baseline: str | None, metric: str, rungs: s
     if not arms:
         return "There is nothing to compare."
     # The baseline of a ladder has a row at each rung, and is compared with nothing at any of them.
-    others = [row for row in arms if row["name"] not in (baseline, row.get("against"))]
+    others = [row for row in arms if row.name not in (baseline, row.against)]
     if baseline is None or not others:
-        return f"There is one arm only, {rungs or arms[0]['name']}: nothing to compare it with."
+        return f"There is one arm only, {rungs or arms[0].name}: nothing to compare it with."
     reference = baseline if rungs is None else f"{rungs} at the same rung"
     by_verdict: dict[str, list[ArmRow]] = {}
     for row in others:
-        by_verdict.setdefault(row["verdict"], []).append(row)
+        by_verdict.setdefault(row.verdict, []).append(row)
     missing = [
         f"{_names(of_kind)} {phrases[len(of_kind) > 1]}"
         for kind, phrases in REASONS.items()
@@ -71,10 +71,10 @@ def _summary(arms: Sequence[ArmRow], baseline: str | None, metric: str, rungs: s
     if results := _results(by_verdict):
         few = [f"too few seeds for {_names(by_verdict[TOO_FEW], failed=True)}"] if TOO_FEW in by_verdict else []
         return f"On {metric} against {reference}: {'; '.join([*results, *few, *missing])}."
-    if not next(row for row in arms if row["name"] == baseline)["n"]:
+    if not next(row for row in arms if row.name == baseline).n:
         missing.insert(0, f"the baseline {baseline} has no value")
     elif TOO_FEW in by_verdict or NOT_DONE in by_verdict:
-        most = max((row["difference"]["n"] if row["difference"] else 0 for row in others), default=0)
+        most = max((row.difference.n for row in others if row.difference), default=0)
         plural = "s" if most != 1 else ""
         missing.insert(0, f"at most {most} seed{plural} in common with {reference}, {MIN_SEEDS} are needed")
     return f"No verdict on {metric} yet: {'; '.join(missing)}."
@@ -98,10 +98,11 @@ def _names(arms: Sequence[ArmRow], *, differences: bool = False, failed: bool = 
     """Return the names as a list in a sentence, with differences or counts of failed cells in parentheses."""
 
     def name(row: ArmRow) -> str:
-        if differences and row["difference"]:
-            return f"{row['name']} ({row['difference']['mean']:+.3g})"
-        note = f" ({row['failed']} of {row['planned']} failed)" if failed and row["failed"] else ""
-        return f"{row['name']}{note}"
+        if differences and row.difference:
+            return f"{row.name} ({row.difference.mean:+.3g})"
+        if failed and row.failed:
+            return f"{row.name} ({row.failed} of {row.planned} failed)"
+        return row.name
 
     parts = [name(row) for row in arms[:_MAX_NAMED]]
     parts += [f"{len(arms) - _MAX_NAMED} more"] if len(arms) > _MAX_NAMED else []

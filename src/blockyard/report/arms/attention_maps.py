@@ -37,13 +37,7 @@ def _saved(record: LoadedRun) -> list[MapRow]:
         last = max((each["step"] for each in saved), default=0)
         shown = [each for each in saved if each["step"] == last]
         return [
-            {
-                "arm": record.arm,
-                "seed": record.seed,
-                "layer": name,
-                "image": None,
-                "map": _finite_table(each["map"]),
-            }
+            MapRow(arm=record.arm, seed=record.seed, layer=name, map=_finite_table(each["map"]))
             for each, name in zip(shown, _names(shown), strict=True)
         ]
     except UserError as error:
@@ -113,9 +107,7 @@ def pictures(records: Iterable[LoadedRun]) -> list[PictureRow]:
 def _pictures(record: LoadedRun) -> list[PictureRow]:
     images = {name: _image(record, file) for name, file in FILES.items()}
     return [
-        {"arm": record.arm, "seed": record.seed, "name": name, "image": image}
-        for name, image in images.items()
-        if image
+        PictureRow(arm=record.arm, seed=record.seed, name=name, image=image) for name, image in images.items() if image
     ]
 
 

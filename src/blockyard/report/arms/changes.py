@@ -28,13 +28,11 @@ def changes(
 
     parameters: of the baseline and of the arm. Layers that change alike are one path with a `*`.
     """
+    counts = None if arm is baseline else _counts(parameters)
     if baseline is None or arm is baseline or not arm.config or not baseline.config:
-        return {"config": {}, "modules": {}, "parameters": _counts(parameters) if arm is not baseline else None}
-    return {
-        "config": option_changes(arm, baseline),
-        "modules": module_changes(arm, baseline) if modules else {},
-        "parameters": _counts(parameters),
-    }
+        return ChangesRow(config={}, modules={}, parameters=counts)
+    changed_modules = module_changes(arm, baseline) if modules else {}
+    return ChangesRow(config=option_changes(arm, baseline), modules=changed_modules, parameters=counts)
 
 
 def option_changes(arm: ArmRuns, baseline: ArmRuns) -> dict[str, list[Any]]:

@@ -1,8 +1,4 @@
-"""Warnings about a comparison: what a reviewer would say of it, said first.
-
-Of the runs: missing cells, unequal tuning, and everything that differs between them (`warnings`). Of the results:
-curves that still improve at the end, and main effects that hide an interaction (`review`).
-"""
+"""Warnings about the runs of a comparison: missing cells, unequal tuning, and everything that differs between them."""
 
 from __future__ import annotations
 
@@ -11,23 +7,59 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from blockyard.errors import fold
 from blockyard.report.load.arms import ArmRuns, ComparisonInput, counted
 from blockyard.report.load.costs import ALIKE
-from blockyard.report.load.document import CurveRow, EffectsRow, ProvenanceRow
 from blockyard.report.load.run_record import LoadedRun
 from blockyard.report.stats.metric_range import SHARE, metric_range
-from blockyard.report.stats.verdict import ALPHA
-from blockyard.runs.status import now
 from blockyard.sweep.spec.keys import space_of
 from blockyard.sweep.spec.ladder import FACTOR
 
-# Tuned values that lie at an end of the range that was tried, where a wider range may hold a better one.
-
+_MAX_NAMED = 6
+_UNEQUAL = 1.01  # ratio of samples from which budgets differ
 NEAR = 0.05  # of a continuous range, on its own scale, counts as its end
+
+Fact = Callable[[LoadedRun], Hashable]
+
+
+def warnings(data: ComparisonInput, metric: str, margin: float | None = None) -> list[str]:
+    """Return every reason to read the table with care, a sentence each. margin: the smallest difference that matters"""
+    arms = data.arms
+    lines = [*data.warnings, *_unfinished(arms), *_without_metric(arms, metric), *_tuning(arms), *range_ends(data)]
+    lines += [*_sizes(data), *_last_weights(arms)]
+    for group in _of_one_budget(data):
+        lines += _unequal_budgets(group)
+    lines += _small_test_set(arms, metric, margin)
+    if (data.question or {}).get("resplit"):
+        lines += _splits(arms)
+    else:
+        lines += _differences("data (fingerprint)", arms, _fingerprint)
+    lines += _differences("sizes of train/validation/test", arms, _split_sizes)
+    lines += _differences("precision", arms, _precision)
+    for key in ("device", "threads", "processes"):
+        lines += _differences(key, arms, _summary_value(key))
+    lines += [*_code(arms), *_load(arms), *_of_the_data(arms)]
+    return list(dict.fromkeys(lines))
+
+
+def _fingerprint(run: LoadedRun) -> Hashable:
+    return str(run.data["fingerprint"])[:12] if run.data.get("fingerprint") else None
+
+
+def _split_sizes(run: LoadedRun) -> Hashable:
+    sizes = [run.data.get(part) for part in ("train", "validation", "test")]
+    return None if None in sizes else "/".join(map(str, sizes))
+
+
+def _precision(run: LoadedRun) -> Hashable:
+    precision = run.summary.get("precision")
+    return precision.get("precision") if isinstance(precision, dict) else precision
+
+
+def _summary_value(key: str) -> Fact:
+    return lambda run: run.summary.get(key)
 
 
 def range_ends(data: ComparisonInput) -> Iterator[str]:
@@ -64,63 +96,6 @@ def _end(value: float, values: Any) -> str | None:
 
 def _number(value: Any) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-_MAX_NAMED = 6
-_UNEQUAL = 1.01  # ratio of samples from which budgets differ
-
-Fact = Callable[[LoadedRun], Hashable]
-
-
-def warnings(data: ComparisonInput, metric: str, margin: float | None = None) -> list[str]:
-    """Return every reason to read the table with care, a sentence each. margin: the smallest difference that matters"""
-    arms = data.arms
-    lines = [
-        *data.warnings,
-        *_unfinished(arms),
-        *_without_metric(arms, metric),
-        *_tuning(arms),
-        *range_ends(data),
-        *_sizes(data),
-        *_last_weights(arms),
-        *(sentence for group in _of_one_budget(data) for sentence in _unequal_budgets(group)),
-        *_small_test_set(arms, metric, margin),
-    ]
-    for name, fact in FACTS:
-        if fact is _fingerprint and (data.question or {}).get("resplit"):
-            lines += _splits(arms)
-        else:
-            lines += _differences(name, arms, fact)
-    lines += [*_code(arms), *_load(arms), *_of_the_data(arms)]
-    return list(dict.fromkeys(lines))
-
-
-def _fingerprint(run: LoadedRun) -> Hashable:
-    return str(run.data["fingerprint"])[:12] if run.data.get("fingerprint") else None
-
-
-def _split_sizes(run: LoadedRun) -> Hashable:
-    sizes = [run.data.get(part) for part in ("train", "validation", "test")]
-    return None if None in sizes else "/".join(map(str, sizes))
-
-
-def _precision(run: LoadedRun) -> Hashable:
-    precision = run.summary.get("precision")
-    return precision.get("precision") if isinstance(precision, dict) else precision
-
-
-def _summary_value(key: str) -> Fact:
-    return lambda run: run.summary.get(key)
-
-
-FACTS: tuple[tuple[str, Fact], ...] = (
-    ("data (fingerprint)", _fingerprint),
-    ("sizes of train/validation/test", _split_sizes),
-    ("precision", _precision),
-    ("device", _summary_value("device")),
-    ("threads", _summary_value("threads")),
-    ("processes", _summary_value("processes")),
-)
 
 
 def _sizes(data: ComparisonInput) -> Iterator[str]:
@@ -361,157 +336,3 @@ def _seeds(runs: list[LoadedRun]) -> str:
     """Return "seed 1" or "seeds 1, 2"."""
     seeds = dict.fromkeys(run.seed for run in runs)
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-
-
-# Why an arm has no result. Such an arm failed, was refused or is not done yet; it is not one with too few seeds.
-
-REFUSED, FAILED, NO_VALUE, NOT_DONE = "refused", "failed", "no value", "not done yet"
-# The predicate of a sentence after the name of one arm, and after the names of several.
-REASONS = {
-    FAILED: ("failed", "failed"),
-    REFUSED: ("was refused", "were refused"),
-    NO_VALUE: ("gave no value", "gave no value"),
-    NOT_DONE: ("is not done yet", "are not done yet"),
-}
-
-
-@dataclass(frozen=True)
-class MissingResult:
-    """Why an arm has no result. verdict: one of REFUSED, FAILED, NO_VALUE, NOT_DONE; explanation: a sentence."""
-
-    verdict: str
-    explanation: str
-
-    @property
-    def phrase(self) -> str:
-        """The reason as it reads after the arm's name: "was refused"."""
-        return REASONS[self.verdict][0]
-
-
-def missing_result(arm: ArmRuns, metric: str, records: Sequence[LoadedRun]) -> MissingResult | None:
-    """Return why an arm has no value of a metric; None for an arm that has one.
-
-    records: of the whole sweep, including runs of settings that were not chosen
-    """
-    if arm.values(metric):
-        return None
-    if arm.refused and not arm.runs:
-        return MissingResult(REFUSED, f"It was refused: {'; '.join(arm.refused)}.")
-    if arm.averages is not None and any(run.value(metric) is not None for run in arm.done):
-        return MissingResult(NO_VALUE, "No seed has a finished run of each of its settings, over which it is averaged.")
-    if arm.done:
-        return MissingResult(NO_VALUE, f"Its {len(arm.done)} finished runs have no {metric}.")
-    runs = arm.runs or [run for run in records if run.arm == arm.name]
-    states = Counter(run.state for run in runs)
-    if runs and set(states) == {"failed"}:
-        reasons = list(dict.fromkeys(run.reason for run in runs if run.reason))
-        more = f" and {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""
-        return MissingResult(FAILED, f"All {len(runs)} cells failed{f': {reasons[0]}{more}' if reasons else ''}.")
-    counts = ", ".join(f"{count} {state}" for state, count in states.items())
-    return MissingResult(NOT_DONE, f"None of its cells is done yet{f': {counts}' if counts else ''}.")
-
-
-# Where the results come from: code, versions, machine, command, data.
-
-
-def provenance(data: ComparisonInput) -> ProvenanceRow:
-    """Return time, code, versions, host, command, data, the planner's notes and what peak memory measures.
-
-    Where runs differ, the most common value.
-    """
-    facts = [run.facts for run in data.records if run.facts]
-    memory = [run.summary.get("peak_memory") for run in data.records]
-    return {
-        "time": now(),
-        "code": _most_common([each.get("git") for each in facts]),
-        "versions": _most_common([each.get("versions") for each in facts]),
-        "host": _most_common([each.get("host") for each in facts]),
-        "command": data.facts.get("command") or _most_common([each.get("command") for each in facts]),
-        "data": _most_common([run.data for run in data.records if run.data.get("fingerprint")]),
-        "notes": list(data.notes),
-        "memory": _most_common([each.get("kind") for each in memory if isinstance(each, dict)]),
-    }
-
-
-def _most_common(values: list[Any]) -> Any:
-    present = [value for value in values if value]
-    if not present:
-        return None
-    text = Counter(map(repr, present)).most_common(1)[0][0]
-    return next(value for value in present if repr(value) == text)
-
-
-# What the results themselves say.
-_LAST = 0.2  # of the training
-_STILL = 0.1  # of the whole improvement, made in that last part
-_EVALUATIONS = 5  # of a run, from which its end can be told from its start
-
-
-def still_improving(curves: Sequence[CurveRow], metric: str, direction: str) -> Iterator[str]:
-    """Yield a sentence where validation still improves at the end, so that a longer budget may change the order.
-
-    metric: of the comparison; its twin on validation is looked at
-    """
-    name = f"val/{metric.partition('/')[2].partition('@')[0]}"
-    shares: dict[str, list[float]] = {}
-    for curve in curves:
-        share = _late_share(curve, name, -1.0 if direction == "min" else 1.0)
-        if share is not None:
-            shares.setdefault(curve["arm"], []).append(share)
-    late = {arm: statistics.median(late_shares) for arm, late_shares in shares.items()}
-    named = [f"{arm} ({100 * share:.0f} %)" for arm, share in late.items() if share >= _STILL]
-    if named:
-        more = f" and {len(named) - 6} more" if len(named) > 6 else ""
-        yield (
-            f"{name} still improves at the end: of its whole improvement, the last fifth of training made "
-            f"{', '.join(named[:6])}{more}; a longer budget may change the order of the arms"
-        )
-
-
-def _late_share(curve: CurveRow, name: str, sign: float) -> float | None:
-    """The share of the improvement of a metric that the last part of a run made; None where it did not improve."""
-    points = [
-        (step, sign * value)
-        for step, value in zip(curve["step"], curve["metrics"].get(name, ()), strict=False)
-        if value is not None
-    ]
-    if len(points) < _EVALUATIONS:
-        return None
-    late = [value for step, value in points if step <= (1 - _LAST) * points[-1][0]]
-    first, last = points[0][1], points[-1][1]
-    if not late or last <= first:
-        return None
-    return (last - max(late)) / (last - first)
-
-
-def contradicted_effects(effects: EffectsRow | None) -> Iterator[str]:
-    """Yield a sentence for each interaction in which the sign of a factor's effect depends on the other's level."""
-    for pair in effects["interactions"] if effects else ():
-        if pair["holm_p"] is None or pair["holm_p"] > ALPHA:
-            continue
-        for factor, other, cells, levels in (
-            (*pair["factors"], pair["cells"], pair["levels"]),
-            (*reversed(pair["factors"]), [list(row) for row in zip(*pair["cells"], strict=True)], pair["levels"][::-1]),
-        ):
-            for number, level in enumerate(levels[0][1:], start=1):
-                gaps = [b - a for a, b in zip(cells[0], cells[number], strict=True) if a is not None and b is not None]
-                if gaps and min(gaps) < 0 < max(gaps):
-                    yield (
-                        f"the main effect of {factor} hides an interaction: {level} against {levels[0][0]} is better "
-                        f"at some levels of {other} and worse at others"
-                    )
-
-
-def review(
-    curves: Sequence[CurveRow],
-    effects: EffectsRow | None,
-    metric: str,
-    direction: str,
-    directions: Mapping[str, str],
-) -> list[str]:
-    """Return every sentence, in order. directions: of the metrics on validation, where they are known."""
-    name = f"val/{metric.partition('/')[2].partition('@')[0]}"
-    return [
-        *contradicted_effects(effects),
-        *still_improving(curves, metric, directions.get(name, direction)),
-    ]

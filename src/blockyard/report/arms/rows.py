@@ -5,19 +5,18 @@ A curve is read from metrics.csv and thinned for a page.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from blockyard.report.arms.changes import FEW_ARMS, MAX_ARMS, changes
-from blockyard.report.arms.fairness import MissingResult
+from blockyard.report.arms.missing import MissingResult
+from blockyard.report.arms.terms import ComparisonTerms
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
 from blockyard.report.load.costs import median_costs, pareto, ratios, with_active
-from blockyard.report.load.document import ArmRow, CellRow, CurveRow, GapRow, MeanRow
+from blockyard.report.load.document import ArmRow, BudgetRow, CellRow, ChangesRow, CurveRow, MeanRow
 from blockyard.report.load.metrics import metric_names
 from blockyard.report.load.run_record import LoadedRun
-from blockyard.report.stats.intervals import Mean
 from blockyard.report.stats.metric_range import clipped, metric_range
-from blockyard.report.stats.paired import EFFECT, Difference
 from blockyard.report.stats.verdict import BASELINE, TOO_FEW, ArmResult
 from blockyard.runs.costs import COSTS
 from blockyard.runs.metrics import FILE, Row, read_metrics
@@ -31,67 +30,62 @@ AXES = ("step", "epoch", "samples", "tokens", "seconds")
 
 def arm_rows(
     data: ComparisonInput,
+    terms: ComparisonTerms,
     results: Mapping[str, ArmResult],
     missing: Mapping[str, MissingResult],
-    *,
-    baseline: str | None,
-    metric: str,
-    direction: str,
-    cost: str,
-    with_changes: bool,
-    rivals: Mapping[str, str],
-    averaged: Callable[[Sequence[float]], Mean],
 ) -> list[ArmRow]:
     """Return one row for each arm, in the order of the sweep.
 
     results: of every arm; missing: why an arm has no result, for those that have none
-    cost: the key of the cost axis; with_changes: whether to compute which modules each arm changes, and which
-        options, which are computed for a few runs of no sweep anyway
-    rivals: the arm that an arm is compared with, where that is not the baseline
-    averaged: gives the mean over seeds of any metric, with its interval
     """
-    costs = {arm.name: median_costs(run.cost for run in arm.done) for arm in data.arms}
-    with_active(costs)
-    points = {name: (results[name].mean.mean, costs[name].get(cost)) for name in costs}
-    front = pareto(points, direction, COSTS[cost][0])
-    few = data.question is None and len(data.arms) <= FEW_ARMS
-    modules = with_changes and len(data.arms) <= MAX_ARMS
+    costs = with_active({arm.name: median_costs(run.cost for run in arm.done) for arm in data.arms})
+    points = {name: (results[name].mean.mean, costs[name].get(terms.cost)) for name in costs}
+    front = pareto(points, terms.direction, COSTS[terms.cost][0])
     names = metric_names(data.records)
-    result_rows: list[ArmRow] = []
+    rows: list[ArmRow] = []
     for arm in data.arms:
         result = results[arm.name]
-        rival = rivals.get(arm.name, baseline)
-        reference = data.arm(rival) if rival and (with_changes or few) else None
-        baseline_costs = costs[rival] if rival else None
-        parameters = (baseline_costs["parameters"] if baseline_costs else None, costs[arm.name]["parameters"])
+        rival = terms.rival(arm.name)
         failed = sum(run.state == "failed" for run in arm.runs)
         verdict, explanation = _verdict(result, missing.get(arm.name), failed)
-        result_rows.append(
-            {
-                "name": arm.name,
-                "n": result.mean.n,
-                "planned": arm.planned,
-                "failed": failed,
-                "values": {str(seed): value for seed, value in sorted(arm.values(metric).items())},
-                "mean": result.mean.mean,
-                "interval": result.mean.interval,
-                "interval_kind": result.mean.kind,
-                "difference": _difference(result.difference),
-                "verdict": verdict,
-                "words": explanation,
-                "overrides": list(arm.overrides),
-                "levels": dict(arm.levels),
-                "changes": changes(arm, reference, parameters, modules=modules),
-                "cost": costs[arm.name],
-                "cost_ratio": ratios(costs[arm.name], baseline_costs),
-                "pareto": arm.name in front,
-                "budget": {"settings": arm.tried, "chosen": arm.chosen} if arm.tried is not None else None,
-                "other": {name: _other(arm, name, averaged) for name in names},
-            }
+        row = ArmRow(
+            name=arm.name,
+            n=result.mean.n,
+            planned=arm.planned,
+            failed=failed,
+            values={str(seed): value for seed, value in sorted(arm.values(terms.metric).items())},
+            mean=result.mean.mean,
+            interval=result.mean.interval,
+            interval_kind=result.mean.kind,
+            difference=result.difference if result.difference and result.difference.n else None,
+            verdict=verdict,
+            words=explanation,
+            overrides=list(arm.overrides),
+            levels=dict(arm.levels),
+            changes=_changes(data, terms, arm, costs),
+            cost=costs[arm.name],
+            cost_ratio=ratios(costs[arm.name], costs[rival] if rival else None),
+            pareto=arm.name in front,
+            budget=BudgetRow(settings=arm.tried, chosen=arm.chosen) if arm.tried is not None else None,
+            other={name: _mean(arm, name, terms) for name in names},
+            against=terms.rivals.get(arm.name),
         )
-        if arm.name in rivals:
-            result_rows[-1]["against"] = rivals[arm.name]
-    return result_rows
+        rows.append(row)
+    return rows
+
+
+def _changes(
+    data: ComparisonInput, terms: ComparisonTerms, arm: ArmRuns, costs: Mapping[str, Mapping[str, float | None]]
+) -> ChangesRow:
+    """Return what an arm changes against its rival.
+
+    Options are compared for a few runs of no sweep anyway, whose arms do not say what they change.
+    """
+    rival = terms.rival(arm.name)
+    few = data.question is None and len(data.arms) <= FEW_ARMS
+    reference = data.arm(rival) if rival and (terms.changes or few) else None
+    parameters = (costs[rival]["parameters"] if rival else None, costs[arm.name]["parameters"])
+    return changes(arm, reference, parameters, modules=terms.changes and len(data.arms) <= MAX_ARMS)
 
 
 def _verdict(result: ArmResult, missing: MissingResult | None, failed: int) -> tuple[str, str]:
@@ -104,48 +98,28 @@ def _verdict(result: ArmResult, missing: MissingResult | None, failed: int) -> t
     return missing.verdict, missing.explanation
 
 
-def _difference(gap: Difference | None) -> GapRow | None:
-    """Return a difference as plain data; None without a common seed."""
-    if gap is None or not gap.n:
-        return None
-    return GapRow(
-        n=gap.n,
-        mean=gap.mean,
-        interval=gap.interval,
-        t_p=gap.t_p,
-        permutation_p=gap.permutation_p,
-        smallest_p=gap.smallest_p,
-        sampled=gap.sampled,
-        holm_p=gap.holm_p,
-        effect=gap.effect,
-        effect_kind=EFFECT,
-        **({} if gap.e is None else {"e": gap.e}),
-        **({} if gap.over is None else {"over": gap.over}),
+def cell_row(record: LoadedRun) -> CellRow:
+    """Return the row of a cell, whether it has a run or not. files: those of its folder that a reader may open."""
+    started = record.state not in ("missing", "refused")
+    return CellRow(
+        arm=record.arm,
+        seed=record.seed,
+        setting=record.setting,
+        state=record.state,
+        reason=record.reason,
+        run=record.run if started else None,
+        seconds=record.summary.get("seconds") if record.done else None,
+        started=record.facts.get("time"),
+        folder=str(record.path.absolute()) if started else None,
+        files=[name for name in FILES if started and (record.path / name).is_file()],
+        metrics=record.metrics,
     )
 
 
-def cell_row(record: LoadedRun) -> CellRow:
-    """Return the row of a cell, whether it has a run or not. files: those of its folder that a reader may open."""
-    there = record.state not in ("missing", "refused")
-    return {
-        "arm": record.arm,
-        "seed": record.seed,
-        "setting": record.setting,
-        "state": record.state,
-        "reason": record.reason,
-        "run": record.run if there else None,
-        "seconds": record.summary.get("seconds") if record.done else None,
-        "started": record.facts.get("time"),
-        "folder": str(record.path.absolute()) if there else None,
-        "files": [name for name in FILES if there and (record.path / name).is_file()],
-        "metrics": record.metrics,
-    }
-
-
-def _other(arm: ArmRuns, metric: str, averaged: Callable[[Sequence[float]], Mean]) -> MeanRow:
+def _mean(arm: ArmRuns, metric: str, terms: ComparisonTerms) -> MeanRow:
     values = list(arm.values(metric).values())
-    mean = averaged(values)
-    return {"mean": mean.mean, "interval": clipped(mean.interval, metric_range(metric, values)), "n": mean.n}
+    mean = terms.mean(values)
+    return MeanRow(mean=mean.mean, interval=clipped(mean.interval, metric_range(metric, values)), n=mean.n)
 
 
 def curves(records: list[LoadedRun], flops: Mapping[str, float | None]) -> list[CurveRow]:
@@ -154,8 +128,8 @@ def curves(records: list[LoadedRun], flops: Mapping[str, float | None]) -> list[
     flops: per sample, by arm, for runs that have not recorded it yet
     """
     points = max(MIN_POINTS, min(MAX_POINTS, MAX_TOTAL // max(1, len(records))))
-    every = [curve(record, flops.get(record.arm), points) for record in records if record.state != "refused"]
-    return [each for each in every if each["step"]]
+    rows = [curve(record, flops.get(record.arm), points) for record in records if record.state != "refused"]
+    return [row for row in rows if row.step]
 
 
 def curve(record: LoadedRun, flops: float | None = None, points: int = MAX_POINTS) -> CurveRow:
@@ -164,17 +138,17 @@ def curve(record: LoadedRun, flops: float | None = None, points: int = MAX_POINT
     per_sample = record.cost.get("flops_per_sample", flops)
     metrics = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in AXES]
     samples = [row.get("samples") for row in rows]
-    return {
-        "arm": record.arm,
-        "seed": record.seed,
-        "run": record.run,
-        "setting": record.setting,
-        "step": [int(row["step"]) for row in rows],
-        "samples": samples,
-        "flops": [None if per_sample is None or count is None else rounded(per_sample * count) for count in samples],
-        "seconds": [row.get("seconds") for row in rows],
-        "metrics": {name: [rounded(row.get(name)) for row in rows] for name in metrics},
-    }
+    return CurveRow(
+        arm=record.arm,
+        seed=record.seed,
+        run=record.run,
+        setting=record.setting,
+        step=[int(row["step"]) for row in rows],
+        samples=samples,
+        flops=[None if per_sample is None or count is None else rounded(per_sample * count) for count in samples],
+        seconds=[row.get("seconds") for row in rows],
+        metrics={name: [rounded(row.get(name)) for row in rows] for name in metrics},
+    )
 
 
 def thin(rows: list[Row], points: int) -> list[Row]:

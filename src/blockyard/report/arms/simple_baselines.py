@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from blockyard.report.load.arms import ArmRuns
 from blockyard.report.load.document import ArmRow, BaselineRow
-from blockyard.report.load.run_record import is_finite
+from blockyard.report.load.run_record import LoadedRun, is_finite
 
 KIND = "simple baseline"
 _TEST = "test/"
@@ -23,45 +25,71 @@ def simple_baselines(arms: Sequence[ArmRuns], metric: str) -> list[BaselineRow]:
     arms: those that it belongs to, where arms change the data or the tokens and so their baselines; else None
     missing: why it has no values, else None
     """
-    entries: dict[tuple[str, tuple[tuple[str, str], ...]], BaselineRow] = {}  # of a name and its values
-    owners: dict[tuple[str, tuple[tuple[str, str], ...]], list[str]] = {}
-    of_arm = {arm.name: _of_arm(arm) for arm in arms}
-    with_any = [name for name, own in of_arm.items() if own]
-    for arm, own in of_arm.items():
-        for name, (values, note, missing) in own.items():
-            key = (name, tuple((metric, f"{value:.6g}") for metric, value in sorted(values.items())))
-            row = BaselineRow(name=name, arms=None, value=values.get(metric), values=values, note=note, missing=missing)
-            entries.setdefault(key, row)
+    by_arm = {arm.name: _baselines_of(arm) for arm in arms}
+    with_any = [name for name, baselines in by_arm.items() if baselines]
+    first: dict[tuple[str, ...], _ArmBaseline] = {}  # by name and values
+    owners: dict[tuple[str, ...], list[str]] = {}
+    for arm, baselines in by_arm.items():
+        for baseline in baselines:
+            rounded = [f"{name} {value:.6g}" for name, value in sorted(baseline.values.items())]
+            key = (baseline.name, *rounded)
+            first.setdefault(key, baseline)
             owners.setdefault(key, []).append(arm)
-    for key, row in entries.items():
-        row["arms"] = None if len(owners[key]) == len(with_any) else owners[key]
-    return list(entries.values())
-
-
-def _of_arm(arm: ArmRuns) -> dict[str, tuple[dict[str, float], str | None, str | None]]:
-    """The values, note and reason of each baseline: the mean over runs, which differ where seeds have own splits."""
-    by_name: dict[str, list[dict[str, float]]] = {}
-    result: dict[str, tuple[dict[str, float], str | None, str | None]] = {}
-    for run in arm.done:
-        values, notes, missing = (
-            part if isinstance(part := run.summary.get(key), dict) else {}
-            for key in ("baselines", "baseline_notes", "baselines_missing")
+    rows = []
+    for key, baseline in first.items():
+        of_all = len(owners[key]) == len(with_any)
+        row = BaselineRow(
+            name=baseline.name,
+            arms=None if of_all else owners[key],
+            value=baseline.values.get(metric),
+            values=baseline.values,
+            note=baseline.note,
+            missing=baseline.missing,
         )
-        for name, own in values.items():
-            finite = {f"{_TEST}{key}": float(value) for key, value in own.items() if is_finite(value)}
+        rows.append(row)
+    return rows
+
+
+@dataclass(frozen=True)
+class _ArmBaseline:
+    """A simple baseline of one arm. values: by metric, the mean over runs, which differ where seeds have own splits."""
+
+    name: str
+    values: dict[str, float]
+    note: str | None = None
+    missing: str | None = None
+
+
+def _baselines_of(arm: ArmRuns) -> list[_ArmBaseline]:
+    values: dict[str, list[dict[str, float]]] = {}
+    baselines: dict[str, _ArmBaseline] = {}
+    for run in arm.done:
+        notes = _mapping(run, "baseline_notes")
+        for name, by_metric in _mapping(run, "baselines").items():
+            finite = {f"{_TEST}{key}": float(value) for key, value in by_metric.items() if is_finite(value)}
             if finite:
-                by_name.setdefault(name, []).append(finite)
-            if not result.get(name, ({}, None, None))[0]:
-                result[name] = (finite, notes.get(name), None)
-        for name, reason in missing.items():
-            result.setdefault(name, ({}, None, str(reason)))
-    return {name: (_mean(by_name.get(name, [])), note, missing) for name, (_, note, missing) in result.items()}
+                values.setdefault(name, []).append(finite)
+            # The note is that of the first run with values.
+            if name not in baselines or not baselines[name].values:
+                baselines[name] = _ArmBaseline(name, finite, notes.get(name))
+        for name, reason in _mapping(run, "baselines_missing").items():
+            baselines.setdefault(name, _ArmBaseline(name, {}, missing=str(reason)))
+    return [replace(baseline, values=_mean(values.get(name, []))) for name, baseline in baselines.items()]
+
+
+def _mapping(run: LoadedRun, key: str) -> dict[str, Any]:
+    part = run.summary.get(key)
+    return part if isinstance(part, dict) else {}
 
 
 def _mean(values: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The mean of each metric; of equal values the value itself, without rounding."""
-    columns = {key: [own[key] for own in values if key in own] for key in (values[0] if values else ())}
-    return {key: of[0] if len(set(of)) == 1 else math.fsum(of) / len(of) for key, of in columns.items()}
+    """Return the mean of each metric over runs."""
+    means = {}
+    for key in values[0] if values else ():
+        column = [by_metric[key] for by_metric in values if key in by_metric]
+        # Equal values are taken as they are: their mean may differ in the last bit.
+        means[key] = column[0] if len(set(column)) == 1 else math.fsum(column) / len(column)
+    return means
 
 
 def better_baseline(
@@ -72,11 +100,11 @@ def better_baseline(
     arms: the rows of a comparison; baselines: of `simple_baselines`
     """
     sign = 1.0 if direction == "max" else -1.0
-    means = {arm["name"]: arm["mean"] for arm in arms if arm["mean"] is not None}
+    means = {arm.name: arm.mean for arm in arms if arm.mean is not None}
     if not means:
         return None
     ahead = {}
-    for name in dict.fromkeys(row["name"] for row in baselines):
+    for name in dict.fromkeys(row.name for row in baselines):
         values = {arm: _value(baselines, name, arm) for arm in means}
         if all(value is not None and sign * (value - means[arm]) > 0 for arm, value in values.items()):
             ahead[name] = max((value for value in values.values() if value is not None), key=lambda value: sign * value)
@@ -90,5 +118,7 @@ def better_baseline(
 
 
 def _value(baselines: Sequence[BaselineRow], name: str, arm: str) -> float | None:
-    matching = (row for row in baselines if row["name"] == name and (row["arms"] is None or arm in row["arms"]))
-    return next((row["value"] for row in matching), None)
+    for row in baselines:
+        if row.name == name and (row.arms is None or arm in row.arms):
+            return row.value
+    return None

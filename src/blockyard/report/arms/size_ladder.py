@@ -81,21 +81,21 @@ def rivals(data: ComparisonInput, baseline: str | None) -> dict[str, str]:
 
 def ladder_answer(row: LadderRow) -> str:
     """Return what each arm is worth in compute, in a sentence or two."""
-    others = [arm for arm in row["arms"] if arm["name"] != row["baseline"]]
+    others = [arm for arm in row.arms if arm.name != row.baseline]
     if not others:
-        (arm,) = row["arms"]
+        (arm,) = row.arms
         return (
-            f"The loss of {arm['name']} follows {arm['floor']:.3g} + {arm['scale']:.3g} / C^{arm['power']:.3g} in the "
-            f"FLOPs C of training; the law of the other rungs misses the largest by {100 * arm['held_out']:+.2g} %."
+            f"The loss of {arm.name} follows {arm.floor:.3g} + {arm.scale:.3g} / C^{arm.power:.3g} in the "
+            f"FLOPs C of training; the law of the other rungs misses the largest by {100 * arm.held_out:+.2g} %."
         )
-    last = max(arm["compute"][-1] for arm in row["arms"])
-    parts = [f"{arm['name']} is worth {_worth(arm['multiplier'], arm['interval'])}{_gap(arm)}" for arm in others[:MOST]]
+    last = max(arm.compute[-1] for arm in row.arms)
+    parts = [f"{arm.name} is worth {_worth(arm.multiplier, arm.interval)}{_gap(arm)}" for arm in others[:MOST]]
     more = f"; and {len(others) - MOST} more arms" if len(others) > MOST else ""
-    far = ", ".join(f"{arm['name']} {_worth(arm['farther'], arm['farther_interval'])}" for arm in others[:MOST])
+    far = ", ".join(f"{arm.name} {_worth(arm.farther, arm.farther_interval)}" for arm in others[:MOST])
     return (
-        f"At the largest rung ({last:.3g} FLOPs), in the compute of {row['baseline']}: {'; '.join(parts)}{more}. "
-        f"Extrapolated to {row['farther']:g} times that: {far}."
-    ) + (f" {no_law({one['name']: one['worst'] for one in row['unfitted']})}." if row.get("unfitted") else "")
+        f"At the largest rung ({last:.3g} FLOPs), in the compute of {row.baseline}: {'; '.join(parts)}{more}. "
+        f"Extrapolated to {row.farther:g} times that: {far}."
+    ) + (f" {no_law({one.name: one.worst for one in row.unfitted})}." if row.unfitted else "")
 
 
 MOST = 4  # arms that the answer names
@@ -108,7 +108,7 @@ def _worth(times: float | None, interval: Limits | None) -> str:
 
 
 def _gap(arm: LadderArmRow) -> str:
-    return "" if arm["trend"] is None else f" (the gap {arm['trend']})"
+    return "" if arm.trend is None else f" (the gap {arm.trend})"
 
 
 def _group(arm: ArmRuns, factor: str) -> str:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import TypedDict
+from dataclasses import dataclass
 
 from blockyard.atomic_files import read_member
-from blockyard.report.load.document import WrittenTable
+from blockyard.report.load.document import WrittenRow, WrittenTable
 from blockyard.report.load.run_record import LoadedRun
 
 FILE = "written-test.jsonl"
@@ -20,13 +20,18 @@ MAX_ROWS = 24  # those that most arms get wrong first
 MAX_TEXT = 300  # characters
 
 
-class WrittenSample(TypedDict):
-    """A line of the file. exact: whether the text is the reference."""
+@dataclass(frozen=True)
+class WrittenSample:
+    """A line of the file."""
 
     source: str
     reference: str
     written: str
-    exact: bool
+
+    @property
+    def exact(self) -> bool:
+        """Whether the text is the reference."""
+        return self.written == self.reference
 
 
 def written_texts(records: Iterable[LoadedRun]) -> WrittenTable | None:
@@ -46,28 +51,22 @@ def written_texts(records: Iterable[LoadedRun]) -> WrittenTable | None:
         except (OSError, ValueError) as error:
             left_out.append(f"{record.run}: {error}")
     if not by_arm:
-        return {"arms": {}, "rows": [], "of": 0, "left_out": left_out} if left_out else None
+        return WrittenTable(arms={}, rows=[], of=0, left_out=left_out) if left_out else None
     first = next(iter(by_arm.values()))[1]
     same = {arm: samples for arm, (_, samples) in by_arm.items() if _sources(samples) == _sources(first)}
     left_out += [f"{record.run}: other sources" for arm, (record, _) in by_arm.items() if arm not in same]
-    wrong = [sum(not samples[index]["exact"] for samples in same.values()) for index in range(len(first))]
+    wrong = [sum(not samples[index].exact for samples in same.values()) for index in range(len(first))]
     order = sorted(range(len(first)), key=lambda index: -wrong[index])[:MAX_ROWS]
-    return {
-        "arms": {arm: by_arm[arm][0].seed for arm in same},
-        "rows": [
-            {
-                "source": first[index]["source"][:MAX_TEXT],
-                "reference": first[index]["reference"][:MAX_TEXT],
-                "written": {
-                    arm: [samples[index]["written"][:MAX_TEXT], samples[index]["exact"]]
-                    for arm, samples in same.items()
-                },
-            }
-            for index in order
-        ],
-        "of": len(first),
-        "left_out": left_out,
-    }
+    rows = []
+    for index in order:
+        row = WrittenRow(
+            source=first[index].source[:MAX_TEXT],
+            reference=first[index].reference[:MAX_TEXT],
+            written={arm: [own[index].written[:MAX_TEXT], own[index].exact] for arm, own in same.items()},
+        )
+        rows.append(row)
+    seeds = {arm: by_arm[arm][0].seed for arm in same}
+    return WrittenTable(arms=seeds, rows=rows, of=len(first), left_out=left_out)
 
 
 def _read_samples(record: LoadedRun) -> list[WrittenSample]:
@@ -85,10 +84,9 @@ def _read_samples(record: LoadedRun) -> list[WrittenSample]:
             isinstance(row.get(key), str) for key in ("source", "reference", "written")
         ):
             raise ValueError(f"{FILE} is damaged in line {number}")
-        source, reference, written = row["source"], row["reference"], row["written"]
-        samples.append(WrittenSample(source=source, reference=reference, written=written, exact=written == reference))
+        samples.append(WrittenSample(row["source"], row["reference"], row["written"]))
     return samples
 
 
 def _sources(samples: list[WrittenSample]) -> list[tuple[str, str]]:
-    return [(row["source"], row["reference"]) for row in samples]
+    return [(row.source, row.reference) for row in samples]

@@ -87,7 +87,7 @@ def verify(path: Path, manifest: BundleManifest, folder: Path, allow: Sequence[s
         result = Verified(manifest, comparison)
         result.differences.extend(_configs(records, result.notes))
         _recompute(records, result)
-        result.differences.extend(_differences(recorded, dict(comparison.as_dict())))
+        result.differences.extend(_differences(recorded, comparison.as_dict()))
         result.differences.extend(_page(base, recorded, result.notes))
     except UserError as error:
         raise UserError(f"{path} cannot be compared: {_anywhere(str(error), folder)}") from error
@@ -218,9 +218,9 @@ def _shown(value: Any) -> str:
 def _page(base: Path, recorded: dict[str, Any], notes: list[str]) -> Iterator[str]:
     """Say where the page is not the recorded comparison, as this version draws it."""
     page = (base / PAGE).read_text(encoding="utf-8", errors="replace")
-    if page == render(recorded):  # type: ignore[arg-type]
+    if page == render(recorded):
         return
-    if _data_of(page) == _data_of(render(recorded)):  # type: ignore[arg-type]
+    if _data_of(page) == _data_of(render(recorded)):
         here = f"blockyard {version('blockyard')}"
         notes.append(
             f"{PAGE} shows the recorded comparison, with other scripts than those of {here}: scripts "

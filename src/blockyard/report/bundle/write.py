@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from blockyard.atomic_files import read_json, read_member, read_yaml, write_json, write_yaml
 from blockyard.errors import UserError, first_line
@@ -18,8 +18,7 @@ from blockyard.report.comparison import compare
 from blockyard.report.home.stale import DATA, PAGE
 from blockyard.report.load.resolve import resolve
 from blockyard.report.page import render
-from blockyard.runs.checkpoint import BEST, read
-from blockyard.runs.checkpoint_weights import PREFIX
+from blockyard.runs.checkpoint import BEST, PREFIX, read
 from blockyard.runs.folder import CONFIG, RUN, SOURCE_TOKENIZER, SUMMARY, TOKENIZER, RunFolder
 from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.predictions_file import TEST as PREDICTIONS
@@ -28,9 +27,6 @@ from blockyard.runs.weights_file import WEIGHTS, write_weights
 from blockyard.sweep.plan.sweep_plan import FILE as PLAN
 from blockyard.sweep.plan.sweep_plan import FOLDER as SWEEPS
 from blockyard.sweep.plan.sweep_plan import SweepPlan
-
-if TYPE_CHECKING:
-    from blockyard.report.load.document import ComparisonDocument
 
 _JSON = (RUN, STATUS, SUMMARY, "extrapolation-test.json")
 _AS_THEY_ARE = (METRICS, PREDICTIONS, "written-test.jsonl")  # values, and texts of the data
@@ -136,7 +132,7 @@ def _write(
 
 def _answer(base: str, comparison: Mapping[str, Any], recorded: tuple[str, ...]) -> dict[str, Source]:
     """The recorded comparison and its page."""
-    clean: ComparisonDocument = scrubbed(comparison, recorded)
+    clean: dict[str, Any] = scrubbed(comparison, recorded)
     return {f"{base}/{DATA}": _dumped(clean), f"{base}/{PAGE}": render(clean).encode()}
 
 

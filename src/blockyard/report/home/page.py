@@ -15,6 +15,7 @@ from blockyard.errors import UserError
 from blockyard.report.home.stale import DATA, PAGE
 from blockyard.report.home.telling_apart import is_other, telling_apart
 from blockyard.report.load.arms import flatten
+from blockyard.report.load.document import read_document
 from blockyard.report.page.document import content_policy, encode, joined_script, joined_style, link, read_part
 from blockyard.report.page.thin import plain
 from blockyard.report.stats.metric_range import metric_range
@@ -137,20 +138,21 @@ def _sweep(folder: Path) -> SweepSummary:
     row |= {"arms": [plan.variants[cell.variant].arm for cell in plan.cells]}
     row |= {"metric": plan.question.get("metric")}
     try:
-        compared = read_json(folder / DATA)
+        content = read_json(folder / DATA)
     except FileNotFoundError:
         return row | {"answer": "No comparison yet."}
     except (OSError, ValueError) as error:
         return row | {"answer": str(error)[:MAX_TEXT]}
-    if not isinstance(compared, dict):
+    try:
+        compared = read_document(content)
+    except ValueError:
         return row | {"answer": f"{folder / DATA} is damaged"}
-    expect = compared.get("expect")
     return row | {
-        "verdict": str(expect.get("verdict")) if isinstance(expect, dict) else None,
-        "answer": str(compared.get("answer") or "")[:MAX_TEXT],
-        "better_baseline": str(compared.get("better_baseline") or "")[:MAX_TEXT] or None,
-        "metric": compared.get("metric"),
-        "stale": compared.get("stale"),
+        "verdict": str(compared.expect.verdict) if compared.expect else None,
+        "answer": str(compared.answer or "")[:MAX_TEXT],
+        "better_baseline": str(compared.better_baseline or "")[:MAX_TEXT] or None,
+        "metric": compared.metric,
+        "stale": compared.stale,
     }
 
 

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from blockyard.atomic_files import read_json, write_json
-from blockyard.report.load.document import ComparisonDocument
+from blockyard.report.load.document import ComparisonDocument, read_document
 from blockyard.report.page import write
 from blockyard.runs.status import now
 
@@ -24,25 +24,22 @@ def mark(folder: Path) -> None:
     """
     try:
         content = read_json(folder / DATA)
+        comparison = read_document(content)
     except (OSError, ValueError):
-        content = None
-    valid = isinstance(content, dict) and isinstance(content.get("cells"), list)
-    if not valid:
         if (folder / PAGE).exists():
             os.replace(folder / PAGE, folder / _EARLIER)
         return
-    data: ComparisonDocument = content
-    data["stale"] = data.get("stale") or _notice(data, folder)
-    write_json(folder / DATA, data)
+    # The content is written again, not the tree: another release may have written parts that this one does not know.
+    marked = {**content, "stale": comparison.stale or _notice(comparison, folder)}
+    write_json(folder / DATA, marked)
     if (folder / PAGE).exists():
-        write(data, folder / PAGE)
+        write(marked, folder / PAGE)
 
 
-def _notice(data: ComparisonDocument, folder: Path) -> str:
-    cells = data["cells"]
-    done = sum(isinstance(cell, dict) and cell.get("state") == "done" for cell in cells)
-    time = str((data.get("provenance") or {}).get("time") or "an unknown time")
+def _notice(comparison: ComparisonDocument, folder: Path) -> str:
+    done = sum(cell.state == "done" for cell in comparison.cells)
+    time = comparison.provenance.time or "an unknown time"
     return (
-        f"Outdated: this is the state of {time}, with {done} of {len(cells)} cells done; the sweep was started again "
-        f"at {now()}. `blockyard compare {folder.name}` shows the current state"
+        f"Outdated: this is the state of {time}, with {done} of {len(comparison.cells)} cells done; the sweep was "
+        f"started again at {now()}. `blockyard compare {folder.name}` shows the current state"
     )

@@ -18,7 +18,7 @@ from blockyard.sweep.plan.sweep_plan import PlanFacts
 from blockyard.sweep.stopping.due import Standing
 
 
-@dataclass
+@dataclass(frozen=True)
 class ArmRuns:
     """One arm.
 
@@ -53,7 +53,7 @@ class ArmRuns:
         return [run for run in self.runs if run.done]
 
 
-@dataclass
+@dataclass(frozen=True)
 class ComparisonInput:
     """All arms and runs of a comparison.
 
@@ -185,7 +185,7 @@ def _own_options(run: RunConfig) -> dict[str, Any]:
     options = semantic_options(run.config)
     if options.pop("init.parent_sha256", None) is None:
         return options
-    from blockyard.config.placed_nodes import default_node
+    from blockyard.config.defaults import default_node
 
     defaults = {f"init.{key}": value for key, value in flatten(default_node("init", "default")).items()}
     if all(options[key] == defaults.get(key) for key in options if key.startswith("init.")):

@@ -19,12 +19,12 @@ def median_costs(runs: Iterable[Mapping[str, float]]) -> dict[str, float | None]
     return {key: statistics.median(column) if column else None for key, column in columns.items()}
 
 
-def with_active(arms: Mapping[str, dict[str, float | None]]) -> None:
-    """Where tokens of some arm use a part of its parameters, note that those of the others use all, in place."""
-    if any(cost["active_parameters"] is not None for cost in arms.values()):
-        for cost in arms.values():
-            if cost["active_parameters"] is None:
-                cost["active_parameters"] = cost["parameters"]
+def with_active(arms: Mapping[str, dict[str, float | None]]) -> dict[str, dict[str, float | None]]:
+    """Return the costs of all arms: where one activates a part of its parameters per token, the others activate all."""
+    if all(cost["active_parameters"] is None for cost in arms.values()):
+        return dict(arms)
+    every = {arm: cost["parameters"] for arm, cost in arms.items() if cost["active_parameters"] is None}
+    return {arm: {**cost, "active_parameters": every.get(arm, cost["active_parameters"])} for arm, cost in arms.items()}
 
 
 def default_axis(arms: Iterable[Mapping[str, float | None]]) -> str:

@@ -1,42 +1,121 @@
-"""The parts of a comparison as JSON holds them: what `compare` computes, and what tables, pages and W&B show.
+"""A comparison as one tree of dataclasses: what `compare` computes, and what tables, pages and W&B show.
 
-`comparison.json`, the page's script and notebooks read the same keys, so the parts are dicts with the types of their
-keys. A mean or an interval is None where there are too few values; an interval is [low, high].
+`plain` turns the tree into the data of `comparison.json`, which the page's script and notebooks read; `read_document`
+reads such data again. A mean or an interval is None where there are too few values; an interval is [low, high].
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NotRequired, TypedDict
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from functools import cache
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from blockyard.sweep.spec.keys import Floors
 
-Limits = Sequence[float]  # [low, high]
+Limits = tuple[float, float]  # (low, high); a list in plain data, and where it was read from there
 Numbers = list[list[float | None]]  # a table of numbers, row by row
+Part = TypeVar("Part")
+EFFECT = "d_z with Hedges' correction: mean over standard deviation of the paired differences"
+_IN_JSON = "json"
+OPTIONAL = {_IN_JSON: "unless None"}  # metadata of a field that plain data lacks where it is None
+INTERNAL = {_IN_JSON: "never"}  # metadata of a field that further computations need, and plain data lacks
 
 
-class GapRow(TypedDict, total=False):
-    """The difference of an arm to the baseline, see `stats.paired.Difference`; empty for an arm without one.
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ComparisonDocument:
+    """A comparison: what was asked, the answer, and all that tables and the page show.
 
-    e: the largest e-value so far, in a sweep that stops when it is decided
-    over: "samples" or "both" where the test is over test samples, "splits" where each seed has its own split
+    question: the sweep file; baseline: an arm; tasks: of the selected runs, of which this comparison is about one
+    stale: since when a later start of its sweep makes a saved comparison outdated
+    margin: the smallest difference that matters, where one was set
+    evidence: of a sweep that stops when it is decided
+    baselines: rules and simple models, see `arms.simple_baselines`
+    better_baseline: a sentence where every arm is worse than one of these
+    external: figures from papers and other tools
+    tuned_by: the metric on validation that chose among the settings of `tuning`
+    ranges: of metrics that are shares: where the intervals of their means end
+    """
+
+    title: str
+    claim: str | None = None
+    source: str | None = None
+    question: Mapping[str, Any] | None = None
+    metric: str
+    direction: str
+    metrics: list[str] = field(default_factory=list)
+    directions: dict[str, str] = field(default_factory=dict)
+    baseline: str | None = None
+    answer: str
+    tasks: list[str] = field(default_factory=list)
+    stale: str | None = None
+    margin: float | None = None
+    expect: ExpectRow | None = None
+    ladder: LadderRow | None = None
+    evidence: EvidenceRow | None = None
+    warnings: list[str] = field(default_factory=list)
+    baselines: list[BaselineRow] = field(default_factory=list)
+    better_baseline: str | None = None
+    external: list[ExternalRow] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    arms: list[ArmRow] = field(default_factory=list)
+    effects: EffectsRow | None = None
+    cells: list[CellRow] = field(default_factory=list)
+    curves: list[CurveRow] = field(default_factory=list)
+    tuning: list[SettingRow] = field(default_factory=list)
+    tuned_by: str | None = None
+    attention: list[MapRow] = field(default_factory=list)
+    predictions: list[PictureRow] = field(default_factory=list)
+    samples: SampleTables | None = None
+    written: WrittenTable | None = None
+    cost_axis: str | None = "flops"
+    provenance: ProvenanceRow = field(default_factory=lambda: ProvenanceRow())
+    ranges: dict[str, list[float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An arm minus another over their common seeds, in the metric's unit.
+
+    interval: 95 %, Student's t; t_p: paired t test; both None where all differences are equal
+    permutation_p: two-sided sign-flip test; sampled: whether the flips were sampled instead of enumerated
+    smallest_p: the smallest permutation p that n seeds allow; holm_p: corrected over the arms (Holm)
+    effect: see EFFECT; deviation: standard deviation of the differences
+    e: the largest e-value so far, where the number of seeds follows from the results; `holm_p` is then made of it, and
+        `interval` is a confidence sequence
+    over: "samples" or "both" where the test is over test samples, see `stats.crossed`; "splits" where each seed has its
+        own split, see `stats.resplit`
+    signs: seeds on which the arm is ahead, behind and level, where outcomes are compared by their order alone; no
+        test is then made of `mean`
+    error, free: the standard error of the mean and its degrees of freedom where the test is over samples or splits
     """
 
     n: int
-    mean: float | None
-    interval: Limits | None
-    t_p: float | None
-    permutation_p: float | None
-    smallest_p: float | None
-    sampled: bool
-    holm_p: float | None
-    effect: float | None
-    effect_kind: str
-    e: float | None
-    over: str
+    mean: float | None = None
+    interval: Limits | None = None
+    t_p: float | None = None
+    permutation_p: float | None = None
+    smallest_p: float | None = None
+    sampled: bool = False
+    holm_p: float | None = None
+    effect: float | None = None
+    effect_kind: str = EFFECT
+    e: float | None = field(default=None, metadata=OPTIONAL)
+    over: str | None = field(default=None, metadata=OPTIONAL)
+    deviation: float | None = field(default=None, metadata=INTERNAL)
+    signs: tuple[int, int, int] | None = field(default=None, metadata=INTERNAL)
+    error: float | None = field(default=None, metadata=INTERNAL)
+    free: float | None = field(default=None, metadata=INTERNAL)
+
+    @property
+    def p(self) -> float | None:
+        """The p that decides: of the t test, or of the permutation test where all differences are equal."""
+        return self.permutation_p if self.t_p is None else self.t_p
 
 
-class ChangesRow(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class ChangesRow:
     """What an arm changes: options and classes of modules as [baseline's, arm's], and numbers of parameters."""
 
     config: dict[str, list[Any]]
@@ -44,14 +123,16 @@ class ChangesRow(TypedDict):
     parameters: list[int | None] | None
 
 
-class BudgetRow(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class BudgetRow:
     """How many settings of an arm were tried, and the one that validation chose."""
 
     settings: int
     chosen: Mapping[str, Any] | None
 
 
-class MeanRow(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class MeanRow:
     """The mean of a metric over seeds."""
 
     mean: float | None
@@ -59,7 +140,8 @@ class MeanRow(TypedDict):
     n: int
 
 
-class ArmRow(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class ArmRow:
     """One arm. values: by seed; words: the verdict as a sentence; other: of each metric.
 
     against: the arm that it is compared with, where that is not the baseline of all: the one at its rung of a ladder
@@ -73,7 +155,7 @@ class ArmRow(TypedDict):
     mean: float | None
     interval: Limits | None
     interval_kind: str
-    difference: GapRow | None
+    difference: Difference | None
     verdict: str
     words: str
     overrides: list[str]
@@ -84,10 +166,11 @@ class ArmRow(TypedDict):
     pareto: bool
     budget: BudgetRow | None
     other: dict[str, MeanRow]
-    against: NotRequired[str]
+    against: str | None = field(default=None, metadata=OPTIONAL)
 
 
-class BaselineRow(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class BaselineRow:
     """One simple baseline.
 
     arms: those that it belongs to, where arms change the data or the tokens and so their baselines; else None
@@ -102,18 +185,20 @@ class BaselineRow(TypedDict):
     missing: str | None
 
 
-class ExternalGapRow(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class ExternalGapRow:
     """The difference of an arm's mean to a figure from elsewhere, which shares no seeds with it."""
 
     arm: str
-    mean: float
+    mean: float | None
     interval: Limits | None
     p: float | None
     holm_p: float | None
     verdict: str
 
 
-class ExternalRow(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class ExternalRow:
     """A figure from a paper or another tool. n, sd: of its runs, where they are known."""
 
     name: str
@@ -124,7 +209,8 @@ class ExternalRow(TypedDict):
     arms: list[ExternalGapRow]
 
 
-class LadderArmRow(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class LadderArmRow:
     """The ladder of an arm, see `stats.ladder.ArmLadder`.
 
     floor, scale, power: of the law; worst: the largest relative error of a rung; held_out: that of the largest rung
@@ -146,7 +232,8 @@ class LadderArmRow(TypedDict):
     trend: str | None
 
 
-class LadderMisfitRow(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class LadderMisfitRow:
     """An arm that no law fits; worst: the largest relative error of the best law."""
 
     name: str
@@ -155,7 +242,8 @@ class LadderMisfitRow(TypedDict):
     worst: float
 
 
-class LadderRow(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class LadderRow:
     """Arms over a ladder of sizes.
 
     factor: whose levels are the rungs; farther: times the largest, extrapolated; floors: the E of the laws, one for all
@@ -167,10 +255,11 @@ class LadderRow(TypedDict):
     farther: float
     floors: Floors
     arms: list[LadderArmRow]
-    unfitted: NotRequired[list[LadderMisfitRow]]
+    unfitted: list[LadderMisfitRow] = field(default_factory=list)
 
 
-class CellRow(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class CellRow:
     """One cell, whether it has a run or not.
 
     files: those of its folder that a reader may open; folder: its path, in place of which a page has a link
@@ -184,13 +273,13 @@ class CellRow(TypedDict):
     run: str | None
     seconds: float | None
     started: str | None
-    folder: NotRequired[str | None]
-    link: NotRequired[str | None]
+    folder: str | None = None
     files: list[str]
     metrics: dict[str, float]
 
 
-class CurveRow(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class CurveRow:
     """The learning curve of one run: a value of each axis and of each metric at every kept step."""
 
     arm: str
@@ -204,28 +293,31 @@ class CurveRow(TypedDict):
     metrics: dict[str, list[float | None]]
 
 
-class SettingRow(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class SettingRow:
     """One setting that was tried, with its mean on validation. state: of a trial of a search."""
 
     arm: str
     setting: Mapping[str, Any]
     mean: float | None
-    values: dict[str, float | None]
+    values: Mapping[str, float | None]
     chosen: bool
-    state: NotRequired[str | None]
+    state: str | None = field(default=None, metadata=OPTIONAL)
 
 
-class MapRow(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class MapRow:
     """The attention map of one layer."""
 
     arm: str
     seed: int
     layer: str
-    image: None
+    image: None = None
     map: Numbers
 
 
-class PictureRow(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class PictureRow:
     """A picture, or a sound, that a run has, as a data URL."""
 
     arm: str
@@ -234,7 +326,8 @@ class PictureRow(TypedDict):
     image: str
 
 
-class MainEffectRow(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class MainEffectRow:
     """The effect of a level of a factor against its first level."""
 
     factor: str
@@ -246,7 +339,8 @@ class MainEffectRow(TypedDict):
     holm_p: float | None
 
 
-class InteractionRow(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class InteractionRow:
     """The test of two factors' interaction. cells: means by level of the first, then of the second."""
 
     factors: list[str]
@@ -257,7 +351,8 @@ class InteractionRow(TypedDict):
     levels: list[list[str]]
 
 
-class EffectsRow(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class EffectsRow:
     """Main effects and interactions, and the formula of the model that was fitted."""
 
     main: list[MainEffectRow]
@@ -265,7 +360,8 @@ class EffectsRow(TypedDict):
     formula: str
 
 
-class ClauseRow(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class ClauseRow:
     """One clause of an expectation, its verdict and the reason."""
 
     text: str
@@ -273,7 +369,8 @@ class ClauseRow(TypedDict):
     reason: str
 
 
-class ExpectRow(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class ExpectRow:
     """The expectation of a sweep, its verdict and the reason, as a whole and clause by clause."""
 
     text: str
@@ -282,7 +379,8 @@ class ExpectRow(TypedDict):
     clauses: list[ClauseRow]
 
 
-class LookRow(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class LookRow:
     """One comparison after each of its seeds.
 
     low, high: the confidence sequence, None where it has no ends yet; threshold: log10 e that a difference takes
@@ -293,15 +391,16 @@ class LookRow(TypedDict):
     arms: list[str]
     seeds: list[int]
     log10_e: list[float]
-    mean: list[float]
     low: list[float | None]
     high: list[float | None]
+    mean: list[float]
     threshold: float
     outcome: str | None
     at: int | None
 
 
-class EvidenceRow(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class EvidenceRow:
     """The evidence of a sweep that stops when it is decided. reason, words: why it stopped."""
 
     alpha: float
@@ -310,7 +409,8 @@ class EvidenceRow(TypedDict):
     looks: list[LookRow]
 
 
-class WrittenRow(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class WrittenRow:
     """What each arm wrote for one source: arm -> [text, whether it is the reference]."""
 
     source: str
@@ -318,7 +418,8 @@ class WrittenRow(TypedDict):
     written: dict[str, list[str | bool]]
 
 
-class WrittenTable(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class WrittenTable:
     """What the arms wrote. arms: arm -> seed; of: the number of sources; left_out: arms with other sources."""
 
     arms: dict[str, int]
@@ -327,7 +428,8 @@ class WrittenTable(TypedDict):
     left_out: list[str]
 
 
-class CalibrationRow(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class CalibrationRow:
     """Reliability by bins of the probability of the predicted class; ece_runs: of each run."""
 
     count: list[int]
@@ -337,7 +439,8 @@ class CalibrationRow(TypedDict):
     ece_runs: list[float | None]
 
 
-class ClassTable(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class ClassTable:
     """The classification of one arm over its runs. scores: [class, precision, recall, F1, support]."""
 
     arm: str
@@ -349,7 +452,8 @@ class ClassTable(TypedDict):
     calibration: CalibrationRow
 
 
-class ValueTable(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class ValueTable:
     """The errors of one arm that predicts real values. dots: [true value, mean prediction]."""
 
     arm: str
@@ -360,33 +464,37 @@ class ValueTable(TypedDict):
     dots: list[list[float]]
 
 
-class SampleRow(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class SampleRow:
     """One test sample: its target, its mean loss over runs, and the answers of each arm."""
 
     sample: int
     loss: float
     target: int | list[float | None]
     answers: dict[str, list[list[float]] | list[list[float | None]]]
-    disagreement: NotRequired[float]
+    disagreement: float | None = field(default=None, metadata=OPTIONAL)
 
 
-class GraphView(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class GraphView:
     """A graph: nodes as [x, y, code of the first column], edges as pairs of numbers of nodes."""
 
     nodes: list[list[float]]
     edges: list[list[int]]
 
 
-class SampleView(TypedDict, total=False):
+@dataclass(frozen=True, kw_only=True)
+class SampleView:
     """How a sample is shown, in one or more ways. image: a PNG as a data URL."""
 
-    image: str
-    text: str
-    lines: list[list[float | None]]
-    graph: GraphView
+    image: str | None = field(default=None, metadata=OPTIONAL)
+    text: str | None = field(default=None, metadata=OPTIONAL)
+    lines: list[list[float | None]] | None = field(default=None, metadata=OPTIONAL)
+    graph: GraphView | None = field(default=None, metadata=OPTIONAL)
 
 
-class SampleTables(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class SampleTables:
     """Tables and samples of the runs with predictions. of: the size of the test split; kept: samples in the files."""
 
     kind: str
@@ -394,7 +502,7 @@ class SampleTables(TypedDict):
     of: int | None
     classes: list[str]
     left_out: list[str]
-    arms: list[ClassTable] | list[ValueTable]
+    arms: list[ClassTable | ValueTable]
     worst: dict[str, list[SampleRow]]
     disputed: list[SampleRow]
     runs: int
@@ -402,71 +510,91 @@ class SampleTables(TypedDict):
     note: str | None
 
 
-class ProvenanceRow(TypedDict, total=False):
+@dataclass(frozen=True, kw_only=True)
+class ProvenanceRow:
     """Where the results come from; the most common value where runs differ."""
 
-    time: str
-    code: Mapping[str, Any] | None
-    versions: Mapping[str, str] | None
-    host: Mapping[str, Any] | None
-    command: str | list[str] | None
-    data: Mapping[str, Any] | None
-    notes: list[str]
-    memory: str | None
+    time: str | None = None
+    code: Mapping[str, Any] | None = None
+    versions: Mapping[str, str] | None = None
+    host: Mapping[str, Any] | None = None
+    command: str | list[str] | None = None
+    data: Mapping[str, Any] | None = None
+    notes: list[str] = field(default_factory=list)
+    memory: str | None = None
 
 
-class ComparisonDocument(TypedDict, total=False):
-    """A comparison as plain JSON, see `Comparison`."""
-
-    title: str
-    claim: str | None
-    source: str | None
-    question: Mapping[str, Any] | None
-    metric: str
-    direction: str
-    metrics: list[str]
-    directions: dict[str, str]
-    baseline: str | None
-    answer: str
-    tasks: list[str]
-    stale: str | None
-    margin: float | None
-    expect: ExpectRow | None
-    evidence: EvidenceRow | None
-    ladder: LadderRow | None
-    warnings: list[str]
-    baselines: list[BaselineRow]
-    better_baseline: str | None
-    external: list[ExternalRow]
-    seeds: list[int]
-    arms: list[ArmRow]
-    effects: EffectsRow | None
-    cells: list[CellRow]
-    curves: list[CurveRow]
-    tuning: list[SettingRow]
-    tuned_by: str | None
-    attention: list[MapRow]
-    predictions: list[PictureRow]
-    samples: SampleTables | None
-    written: WrittenTable | None
-    cost_axis: str | None
-    provenance: ProvenanceRow
-    ranges: dict[str, list[float]]
+def plain(value: Any) -> Any:
+    """Return a copy that JSON can hold: dicts for dataclasses, None for NaN and infinity, text for keys and paths."""
+    if is_dataclass(value):
+        parts = {part.name: getattr(value, part.name) for part in fields(value)}
+        return {part.name: plain(parts[part.name]) for part in fields(value) if _is_written(part, parts[part.name])}
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return str(value)
 
 
-class BoardState(TypedDict):
-    """Why the last comparison of a board could not be made, or None."""
+def _is_written(part: Field[Any], value: Any) -> bool:
+    when = part.metadata.get(_IN_JSON)
+    return when is None or (when == "unless None" and value is not None)
 
-    error: str | None
 
+def read_document(content: object) -> ComparisonDocument:
+    """Return the comparison in plain data, such as the content of a comparison.json of this or an earlier release.
 
-class PageDocument(ComparisonDocument, total=False):
-    """A comparison as a page shows it.
-
-    home: the address of the home page; board: of a page that is served
-    column_notes: what the columns mean, where another test than that of paired differences decides
+    A part that the data lacks has its default, or is None. Raises ValueError for data of another form.
     """
+    return _read_part(ComparisonDocument, content)
 
-    home: str | None
-    column_notes: list[str] | None
-    board: BoardState
+
+def _read_part(kind: type[Part], content: object) -> Part:
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{kind.__name__}: expected a mapping, not {type(content).__name__}")
+    hints = _hints(kind)  # type: ignore[arg-type]  # a class is hashable
+    values: dict[str, Any] = {}
+    for part in fields(kind):  # type: ignore[arg-type]
+        if part.name in content:
+            values[part.name] = _read_value(hints[part.name], content[part.name])
+        elif part.default is MISSING and part.default_factory is MISSING:
+            values[part.name] = None  # an earlier release did not write it
+    return kind(**values)
+
+
+def _read_value(kind: Any, value: Any) -> Any:
+    """Return plain data as a type that is a dataclass or holds some; other types are taken as they are."""
+    parts = _parts_of(kind)
+    if not parts or value is None:
+        return value
+    if isinstance(kind, type):
+        return _read_part(kind, value)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is list:
+        if not isinstance(value, list):
+            raise ValueError(f"expected a list, not {type(value).__name__}")
+        return [_read_value(arguments[0], item) for item in value]
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"expected a mapping, not {type(value).__name__}")
+        return {key: _read_value(arguments[1], item) for key, item in value.items()}
+    # A union: None, or one of several parts, which have different keys.
+    members = [member for member in arguments if _parts_of(member)]
+    return _read_value(max(members, key=lambda member: len(_parts_of(member) & set(value))), value)
+
+
+@cache
+def _hints(kind: type[Part]) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+@cache
+def _parts_of(kind: Any) -> frozenset[str]:
+    """Return the names of the fields of a dataclass, or of those that a type such as list[ArmRow] holds."""
+    if is_dataclass(kind):
+        return frozenset(part.name for part in fields(kind))
+    return frozenset().union(*(_parts_of(argument) for argument in get_args(kind)))

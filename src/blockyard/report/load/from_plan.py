@@ -129,16 +129,14 @@ def _settings(plan: SweepPlan, metrics: tune.Values, failed: set[str]) -> list[S
     """Return every setting that was tried, with its mean on validation."""
     if not plan.question.get("tune"):
         return []
-    return [
-        {
-            "arm": row.arm,
-            "setting": dict(row.setting),
-            "mean": row.mean,
-            "values": {str(seed): value for seed, value in row.values.items()},
-            "chosen": row.chosen,
-        }
-        for row in tune.setting_results(plan, metrics, failed)
-    ]
+    rows = []
+    for result in tune.setting_results(plan, metrics, failed):
+        values = {str(seed): value for seed, value in result.values.items()}
+        row = SettingRow(
+            arm=result.arm, setting=dict(result.setting), mean=result.mean, values=values, chosen=result.chosen
+        )
+        rows.append(row)
+    return rows
 
 
 def _trials(plan: SweepPlan) -> list[SettingRow]:
@@ -147,19 +145,23 @@ def _trials(plan: SweepPlan) -> list[SettingRow]:
     if search is None:
         return []
     seed = str(search.get("seed", 0))
-    return [
-        {
-            "arm": arm,
-            "setting": trial.get("setting") or {},
-            "mean": trial.get("value"),
-            # A plan of an earlier release has no values of single seeds.
-            "values": {**trial.get("values", {})} or ({} if (mean := trial.get("value")) is None else {seed: mean}),
-            "chosen": study.get("chosen") == f"{arm}#{trial.get('number')}",
-            "state": trial.get("state"),
-        }
-        for arm, study in (search.get("arms") or {}).items()
-        for trial in study.get("trials") or []
-    ]
+    rows = []
+    for arm, study in (search.get("arms") or {}).items():
+        for trial in study.get("trials") or []:
+            mean = trial.get("value")
+            values = dict(trial.get("values", {}))
+            if not values and mean is not None:  # a plan of an earlier release has no values of single seeds
+                values = {seed: mean}
+            row = SettingRow(
+                arm=arm,
+                setting=trial.get("setting") or {},
+                mean=mean,
+                values=values,
+                chosen=study.get("chosen") == f"{arm}#{trial.get('number')}",
+                state=trial.get("state"),
+            )
+            rows.append(row)
+    return rows
 
 
 def _arm(plan: SweepPlan, index: int, records: list[LoadedRun], chosen: dict[str, str], standing: Standing) -> ArmRuns:

@@ -37,7 +37,8 @@ def from_runs(paths: Sequence[Path], *, by: str | None = None, title: str = "run
     task: which of the tasks (`by_task`), for runs of several
     Raises UserError where there is nothing to compare, or two arms built the same model.
     """
-    records, warnings = _read_all(paths)
+    records, read_warnings = _read_all(paths)
+    warnings = list(read_warnings)
     tasks = by_task(records, by)
     if tasks:
         if task >= len(tasks):
@@ -45,18 +46,22 @@ def from_runs(paths: Sequence[Path], *, by: str | None = None, title: str = "run
         records = tasks[task].records
     if len(tasks) > 1:
         title = f"{title}: {tasks[task].name}"
-        others = "; ".join(str(each) for index, each in enumerate(tasks) if index != task)
+        others = "; ".join(str(other) for index, other in enumerate(tasks) if index != task)
         warnings.append(
             f"the runs are of {len(tasks)} tasks, which no verdict mixes: this is {tasks[task]}; others are {others}"
         )
-    configs, runs = _by_identity(records, warnings)
+    configs, runs, unread = _by_identity(records, warnings)
+    warnings += unread
     refuse_same(configs, runs)
-    arms = group_by(by, configs, runs, warnings) if by else _one_each(configs, runs)
-    seeds = {run.seed for arm in arms for run in arm.runs}
-    for arm in arms:
-        arm.planned = len(seeds)
+    if by:
+        arms, left_out = group_by(by, configs, runs)
+        warnings += left_out
+    else:
+        arms = _one_each(configs, runs)
     every = [run for arm in arms for run in arm.runs]
-    names = [each.name for each in tasks]
+    planned = len({run.seed for run in every})
+    arms = [replace(arm, planned=planned) for arm in arms]
+    names = [group.name for group in tasks]
     return ComparisonInput(title=title, arms=arms, records=every, kind="inferred", warnings=warnings, tasks=names)
 
 
@@ -95,8 +100,12 @@ def _read_all(paths: Iterable[Path]) -> tuple[list[LoadedRun], list[str]]:
     return sorted(records, key=lambda run: (str(run.facts.get("time") or ""), run.seed)), warnings
 
 
-def _by_identity(records: list[LoadedRun], warnings: list[str]) -> tuple[dict[str, RunConfig], Runs]:
-    """Group the runs by identity, the arm that was started first in front."""
+def _by_identity(records: list[LoadedRun], earlier: Sequence[str]) -> tuple[dict[str, RunConfig], Runs, list[str]]:
+    """Return the configs and runs by identity, the arm that was started first in front, and warnings.
+
+    earlier: warnings about the same runs. Raises UserError where no config can be read.
+    """
+    warnings: list[str] = []
     every: Runs = {}
     skipped: list[str] = []
     for record in records:
@@ -130,8 +139,8 @@ def _by_identity(records: list[LoadedRun], warnings: list[str]) -> tuple[dict[st
         cause = f"{CONFIG} was edited, is damaged, or was written by another version"
         warnings.append(f"{counted(edited, 'configs')}: {cause}")
     if not configs:
-        raise UserError(f"none of the {len(records)} runs can be read: {'; '.join(warnings[:3])}")
-    return configs, runs
+        raise UserError(f"none of the {len(records)} runs can be read: {'; '.join([*earlier, *warnings][:3])}")
+    return configs, runs, warnings
 
 
 def _config(runs: list[LoadedRun]) -> Node:
@@ -174,8 +183,8 @@ def refuse_same(configs: dict[str, RunConfig], runs: Runs) -> None:
 Runs = dict[str, list[LoadedRun]]  # identity of a config -> its runs, one for each seed
 
 
-def group_by(key: str, configs: dict[str, RunConfig], runs: Runs, warnings: list[str]) -> list[ArmRuns]:
-    """Return one arm for each value of `key`, averaged over the other settings that all arms have.
+def group_by(key: str, configs: dict[str, RunConfig], runs: Runs) -> tuple[list[ArmRuns], list[str]]:
+    """Return one arm for each value of `key`, averaged over the other settings that all arms have, and warnings.
 
     Raises UserError where no run has the key, all have the same value, or the arms have no setting in common.
     """
@@ -190,15 +199,17 @@ def group_by(key: str, configs: dict[str, RunConfig], runs: Runs, warnings: list
     listed = ", ".join(others)
     if not shared:
         raise UserError(f"--by {key}: the arms have no setting of {listed} in common; name runs that do")
+    warnings = []
     if len(shared) > 1:
         warnings.append(f"each value is the mean over {len(shared)} settings of {listed}, seed by seed")
     dropped = sum(settings[identity] not in shared for identity in configs)
     if dropped:
         warnings.append(f"{dropped} settings that not every arm has are left out")
-    return [
-        _arm(key, text, [identity for identity in members if settings[identity] in shared], settings, configs, runs)
-        for text, members in sorted(levels.items(), key=lambda item: _natural_order(item[0]))
-    ]
+    arms = []
+    for text in sorted(levels, key=_natural_order):
+        members = [identity for identity in levels[text] if settings[identity] in shared]
+        arms.append(_arm(key, text, members, settings, configs, runs))
+    return arms, warnings
 
 
 def _levels(key: str, configs: dict[str, RunConfig], differing: list[str], others: list[str]) -> dict[str, list[str]]:

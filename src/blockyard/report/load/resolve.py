@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from blockyard.atomic_files import read_json
@@ -163,8 +163,8 @@ def load_selection(
         plans = [SweepPlan.load(folder) for folder in resolved.sweeps]
     one_sweep = len(plans) == 1 and not resolved.runs and not by
     result = from_plan(plans[0]) if one_sweep else _merge(plans, resolved, by, task)
-    result.warnings += [text for path in resolved.files for plan in plans if (text := plan_drift(path, plan))]
-    return result
+    drift = [plan_drift(path, plan) for path in resolved.files for plan in plans]
+    return replace(result, warnings=[*result.warnings, *filter(None, drift)])
 
 
 def _merge(plans: list[SweepPlan], resolved: Resolved, by: str | None, task: int) -> ComparisonInput:
@@ -180,12 +180,13 @@ def _merge(plans: list[SweepPlan], resolved: Resolved, by: str | None, task: int
         raise UserError("nothing to compare yet: no cell of the sweep has been started")
     selected, notes = (list(paths), []) if by else keep_best_trials(list(paths), resolved.listed)
     names = [plan.name for plan in plans] or [path.name for path in resolved.runs[:1]]
-    result = from_runs(selected, by=by, title=" and ".join(names) if plans else _folder_name(paths), task=task)
-    result.warnings += notes
+    title = " and ".join(names) if plans else _folder_name(paths)
+    result = from_runs(selected, by=by, title=title, task=task)
     if not_started:
-        result.warnings.append(f"{not_started} cells of {', '.join(names)} have not been started")
+        notes = [*notes, f"{not_started} cells of {', '.join(names)} have not been started"]
+    result = replace(result, warnings=[*result.warnings, *notes])
     if sweeps and not resolved.runs:
-        _inherit(result, sweeps, by)
+        return _with_question(result, sweeps, by)
     return result
 
 
@@ -195,27 +196,30 @@ def _folder_name(runs: Iterable[Path]) -> str:
     return (folders.pop().name if len(folders) == 1 else "") or "runs"
 
 
-def _inherit(result: ComparisonInput, sweeps: list[ComparisonInput], by: str | None) -> None:
-    """Take over what the sweeps say about their metric; what they say about their own arms does not apply."""
+def _with_question(result: ComparisonInput, sweeps: list[ComparisonInput], by: str | None) -> ComparisonInput:
+    """Return the runs with the metric and the question of their sweeps, without the parts about the sweeps' arms."""
     metrics = {(sweep.metric, sweep.direction) for sweep in sweeps}
     if len(metrics) == 1:
-        result.metric, result.direction = next(iter(metrics))
+        ((metric, direction),) = metrics
+        result = replace(result, metric=metric, direction=direction)
     if len(sweeps) > 1:
-        return
+        return result
     (sweep,) = sweeps
     question = sweep.question or {}
-    result.question = {**question, "expect": None, "baseline": None, "ladder": None}
+    warnings = list(result.warnings)
     if question.get("until"):
-        result.warnings.append(
+        warnings.append(
             f"how many seeds each arm of {sweep.title} has followed from its results (until: decided): p values and "
             f"intervals by {by} would hold for a number fixed before"
         )
     dropped = [f"{key} ({question[key]})" for key in ("expect", "baseline") if question.get(key)]
     if dropped:
-        result.warnings.append(
+        warnings.append(
             f"the arms are the values of {by}, not those of {sweep.title}; ignored, because they refer to its own "
             f"arms: {', '.join(dropped)}"
         )
+    question = {**question, "expect": None, "baseline": None, "ladder": None}
+    return replace(result, question=question, warnings=warnings)
 
 
 # Keep one arm for each search among runs that came with a folder: its best trial.

@@ -13,7 +13,7 @@ import html
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import quote
 
 from blockyard.atomic_files import write_text
-from blockyard.report.load.document import CellRow, ComparisonDocument, PageDocument
+from blockyard.report.load.document import ComparisonDocument, read_document
 from blockyard.report.page.thin import thin
 from blockyard.report.render import columns
 from blockyard.sweep.plan.sweep_plan import FOLDER as SWEEPS
@@ -39,23 +39,24 @@ SCRIPTS = (
 )  # fmt: skip
 
 
-def write(comparison: ComparisonDocument, path: str | os.PathLike[str]) -> Path:
-    """Write the page of a comparison to `path`, atomically. Raises OSError."""
+def write(comparison: Mapping[str, Any], path: str | os.PathLike[str]) -> Path:
+    """Write the page of a comparison (`Comparison.as_dict()`) to `path`, atomically. Raises OSError."""
     write_text(Path(path), render(comparison, folder=Path(path).parent))
     return Path(path)
 
 
 def render(
-    comparison: ComparisonDocument, *, live: str | None = None, etag: str = "", folder: Path | None = None
+    comparison: Mapping[str, Any], *, live: str | None = None, etag: str = "", folder: Path | None = None
 ) -> str:
-    """Return the page of a comparison (`Comparison.as_dict()`).
+    """Return the page of a comparison (`Comparison.as_dict()`), which may come from an earlier release.
 
     live: the path, relative to the page, that it polls for newer data; None for a file, which polls nothing
     etag: the ETag of the data, for a page that polls
     folder: of the page's file, from which it links to the folders of runs; None for a page without such links
     """
     style, script = _style(), _script()
-    title = str(comparison.get("title") or comparison.get("claim") or "comparison")
+    document = read_document(comparison)
+    title = str(document.title or document.claim or "comparison")
     return Template(read_part("page.html")).substitute(
         title=html.escape(title),
         policy=html.escape(policy(live=live is not None)),
@@ -64,23 +65,24 @@ def render(
         data=encode(thin({**linked(comparison, folder), "home": home_link(folder)})),
         live=html.escape(live or ""),
         etag=html.escape(etag),
-        plain=_without_script(comparison),
+        plain=_without_script(document),
     )
 
 
-def linked(comparison: ComparisonDocument, folder: Path | None) -> PageDocument:
+def linked(comparison: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     """Return the comparison with a relative link to the folder of each run instead of its path on this machine.
 
-    Where another test than that of paired differences decides, with what the columns mean.
+    `column_notes` says what the columns mean where another test than that of paired differences decides, else None.
     """
-    cells: list[CellRow] = []
+    cells = []
     for cell in comparison.get("cells") or []:
-        with_link: CellRow = {**cell, "link": link(cell.get("folder"), folder)}
+        with_link = {**cell, "link": link(cell.get("folder"), folder)}
         with_link.pop("folder", None)
         cells.append(with_link)
-    held = any((arm.get("difference") or {}).get("over") for arm in comparison.get("arms") or [])
-    special = held or of_metric(comparison.get("metric")) is not None
-    return {**comparison, "cells": cells, "column_notes": columns.notes(comparison) if special else None}
+    document = read_document(comparison)
+    over = any(arm.difference and arm.difference.over for arm in document.arms)
+    special = over or of_metric(document.metric) is not None
+    return {**comparison, "cells": cells, "column_notes": columns.notes(document) if special else None}
 
 
 def home_link(folder: Path | None) -> str | None:
@@ -128,17 +130,16 @@ def encode(value: Any) -> str:
 
 def _without_script(comparison: ComparisonDocument) -> str:
     """Return the answer and the means as HTML, for browsers with scripts disabled."""
-    lines = [str(comparison.get(key) or "") for key in ("claim", "stale", "answer", "better_baseline")]
-    expect = comparison.get("expect")
-    if expect:
-        lines.append(f"Expected {expect['text']}: {expect['verdict']}, {expect['reason']}")
-    rows = [
-        "<tr>" + "".join(f"<td>{html.escape(_text(arm.get(key)))}</td>" for key in ("name", "n", "mean", "verdict"))
-        for arm in comparison.get("arms") or []
-    ]
-    head = f"<tr><th>arm</th><th>n</th><th>{html.escape(str(comparison.get('metric')))}</th><th>verdict</th></tr>"
-    paragraphs = "".join(f"<p>{html.escape(line)}</p>" for line in lines if line)
-    return f"{paragraphs}<table>{head}{''.join(rows)}</table>"
+    lines = [comparison.claim, comparison.stale, comparison.answer, comparison.better_baseline]
+    if comparison.expect:
+        expect = comparison.expect
+        lines.append(f"Expected {expect.text}: {expect.verdict}, {expect.reason}")
+    paragraphs = "".join(f"<p>{html.escape(str(line))}</p>" for line in lines if line)
+    rows = f"<tr><th>arm</th><th>n</th><th>{html.escape(str(comparison.metric))}</th><th>verdict</th></tr>"
+    for arm in comparison.arms:
+        cells = [f"<td>{html.escape(_text(value))}</td>" for value in (arm.name, arm.n, arm.mean, arm.verdict)]
+        rows += f"<tr>{''.join(cells)}"  # HTML needs no end tag here
+    return f"{paragraphs}<table>{rows}</table>"
 
 
 def _text(value: Any) -> str:

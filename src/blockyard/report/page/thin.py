@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, TypeVar
-
-from blockyard.report.load.document import CurveRow, PageDocument
 
 T = TypeVar("T")
 MAX_POINTS = 240  # of one metric in one run; a chart is about 1,000 pixels wide
@@ -14,15 +13,15 @@ _MIN_POINTS = 60
 _DIGITS = 6
 
 
-def thin(comparison: PageDocument) -> PageDocument:
+def thin(comparison: Mapping[str, Any]) -> dict[str, Any]:
     """Return the comparison with thinned curves and rounded numbers; NaN and infinity become None."""
     curves = comparison.get("curves") or []
     limit = max(_MIN_POINTS, min(MAX_POINTS, MAX_TOTAL // max(len(curves), 1)))
-    thinned: PageDocument = plain({**comparison, "curves": [_curve(curve, limit) for curve in curves]})
+    thinned: dict[str, Any] = plain({**comparison, "curves": [_curve(curve, limit) for curve in curves]})
     return thinned
 
 
-def _curve(curve: CurveRow, limit: int) -> CurveRow:
+def _curve(curve: Mapping[str, Any], limit: int) -> dict[str, Any]:
     """Return one run's curve with evenly spaced points of each metric, the first and the last included."""
     metrics = curve.get("metrics") or {}
     kept: set[int] = set()

@@ -6,7 +6,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 from blockyard.errors import UserError
 from blockyard.report.arms import attention_maps, written_texts
 from blockyard.report.comparison import compare
-from blockyard.report.load.document import ComparisonDocument, PageDocument
+from blockyard.report.load.document import ComparisonDocument, plain
 from blockyard.report.load.resolve import resolve
 from blockyard.report.page.document import encode, linked, render
 from blockyard.report.page.thin import thin
@@ -55,7 +55,7 @@ class WatchedComparison:
         self._lock = threading.Lock()
         self._fingerprint: object = None
         self._next_check = 0.0
-        self._last: ComparisonDocument | None = None
+        self._last: dict[str, Any] | None = None
         self._snapshot: Snapshot | None = None
         # A path without any run is an error now, not a message on the page later.
         self.fingerprint()
@@ -95,7 +95,7 @@ class WatchedComparison:
         duration = 0.0 if first else time.monotonic() - started
         self._next_check = time.monotonic() + min(_MAX_INTERVAL, max(_MIN_INTERVAL, _DURATION_FACTOR * duration))
 
-    def _compare(self) -> PageDocument:
+    def _compare(self) -> dict[str, Any]:
         """Return the comparison; where it fails, the last one or an empty one, with the error."""
         selection = self.paths[0] if len(self.paths) == 1 else self.paths
         try:
@@ -105,37 +105,15 @@ class WatchedComparison:
         return {**self._last, "board": {"error": None}}
 
 
-def empty(title: str) -> ComparisonDocument:
+def empty(title: str) -> dict[str, Any]:
     """Return a comparison without arms, for a page that waits for the first run."""
-    return {
-        "title": title,
-        "answer": "",
-        "metric": "",
-        "direction": "max",
-        "directions": {},
-        "provenance": {},
-        "metrics": [],
-        "warnings": [],
-        "seeds": [],
-        "arms": [],
-        "cells": [],
-        "curves": [],
-        "tuning": [],
-        "attention": [],
-        "predictions": [],
-        "claim": None,
-        "source": None,
-        "question": None,
-        "baseline": None,
-        "expect": None,
-        "effects": None,
-        "cost_axis": None,
-        "samples": None,
-        "written": None,
-    }
+    document: dict[str, Any] = plain(
+        ComparisonDocument(title=title, metric="", direction="max", answer="", cost_axis=None)
+    )
+    return document
 
 
-def _snapshot(comparison: ComparisonDocument) -> Snapshot:
+def _snapshot(comparison: Mapping[str, Any]) -> Snapshot:
     small = thin(linked(comparison, None))  # a server of two paths has no folders to link to
     data = encode(small).encode()
     etag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'

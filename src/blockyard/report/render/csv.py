@@ -11,53 +11,51 @@ from typing import Any
 
 from blockyard.atomic_files import csv_text
 from blockyard.report.arms.simple_baselines import KIND
-from blockyard.report.load.document import ArmRow, BaselineRow, ComparisonDocument, GapRow
+from blockyard.report.load.document import ArmRow, BaselineRow, ComparisonDocument, Difference
 from blockyard.runs.costs import COSTS
 
-_GAP = ("t_p", "permutation_p", "smallest_p", "holm_p", "effect")
+_TESTS = ("t_p", "permutation_p", "smallest_p", "holm_p", "effect")
 
 
 def csv(data: ComparisonDocument) -> str:
-    """Return one row an arm, and one a simple baseline. data: `Comparison.as_dict()`."""
-    others = [name for name in data["metrics"] if name != data["metric"]]
+    """Return one row an arm, and one a simple baseline."""
+    others = [name for name in data.metrics if name != data.metric]
     header = ["arm", "baseline", "metric", "direction", "n", "planned", "mean", "low", "high", "interval_kind"]
-    header += ["difference", "difference_low", "difference_high", "difference_n", *_GAP, "verdict", "pareto"]
+    header += ["difference", "difference_low", "difference_high", "difference_n", *_TESTS, "verdict", "pareto"]
     header += [*COSTS, *(f"{key}_ratio" for key in COSTS), *others]
-    rows = [_arm(data, arm, others) for arm in data["arms"]]
-    return csv_text(header, [*rows, *(_baseline(data, row, header) for row in data.get("baselines") or [])])
-
-
-def _baseline(data: ComparisonDocument, row: BaselineRow, header: Sequence[str]) -> list[Any]:
-    """A simple baseline: its name in the place of the arm's, its values, and its kind in that of the verdict."""
-    name = f"{row['name']} ({', '.join(row['arms'])})" if row["arms"] else row["name"]
-    cells = {"arm": name, "metric": data["metric"], "direction": data["direction"], "mean": row["value"]}
-    cells |= {"verdict": KIND, **{key: value for key, value in row["values"].items() if key != data["metric"]}}
-    return [cells.get(column) for column in header]
+    rows = [_arm(data, arm, others) for arm in data.arms]
+    rows += [_baseline(data, row, header) for row in data.baselines]
+    return csv_text(header, rows)
 
 
 def _arm(data: ComparisonDocument, arm: ArmRow, others: Sequence[str]) -> list[Any]:
-    gap: GapRow = arm["difference"] or {}
-    rival = arm.get("against", data["baseline"])
-    row = [arm["name"], rival, data["metric"], data["direction"], arm["n"], arm["planned"], arm["mean"]]
-    row += [*(arm["interval"] or (None, None)), arm["interval_kind"], gap.get("mean")]
-    row += [*(gap.get("interval") or (None, None)), gap.get("n"), gap.get("t_p"), gap.get("permutation_p")]
-    row += [gap.get("smallest_p"), gap.get("holm_p"), gap.get("effect")]
-    row += [arm["verdict"], "yes" if arm["pareto"] else "no"]
-    row += [arm["cost"].get(key) for key in COSTS] + [arm["cost_ratio"].get(key) for key in COSTS]
-    return row + [arm["other"][name]["mean"] for name in others]
+    gap = arm.difference or Difference(0)
+    low, high = arm.interval or (None, None)
+    row = [arm.name, arm.against or data.baseline, data.metric, data.direction, arm.n, arm.planned, arm.mean]
+    row += [low, high, arm.interval_kind]
+    low, high = gap.interval or (None, None)
+    row += [gap.mean, low, high, gap.n if arm.difference else None, *(getattr(gap, name) for name in _TESTS)]
+    row += [arm.verdict, "yes" if arm.pareto else "no"]
+    row += [arm.cost.get(key) for key in COSTS]
+    row += [arm.cost_ratio.get(key) for key in COSTS]
+    return row + [arm.other[name].mean for name in others]
+
+
+def _baseline(data: ComparisonDocument, row: BaselineRow, header: Sequence[str]) -> list[Any]:
+    """Return the row of a simple baseline: its name stands in the arm's column, its kind in the verdict's."""
+    name = f"{row.name} ({', '.join(row.arms)})" if row.arms else row.name
+    others = {metric: value for metric, value in row.values.items() if metric != data.metric}
+    cells = {"arm": name, "metric": data.metric, "direction": data.direction, "mean": row.value, "verdict": KIND}
+    return [(cells | others).get(column) for column in header]
 
 
 def runs(data: ComparisonDocument) -> str:
     """Return one row a run: arm, seed, setting, state and every metric."""
-    settings = list(dict.fromkeys(key for cell in data["cells"] for key in cell["setting"]))
-    header = ["arm", "seed", *settings, "state", "reason", "run", *data["metrics"]]
-    rows = (
-        [
-            *(cell[key] for key in ("arm", "seed")),
-            *(cell["setting"].get(key) for key in settings),
-            *(cell[key] for key in ("state", "reason", "run")),
-            *(cell["metrics"].get(name) for name in data["metrics"]),
-        ]
-        for cell in data["cells"]
-    )
+    settings = list(dict.fromkeys(key for cell in data.cells for key in cell.setting))
+    header = ["arm", "seed", *settings, "state", "reason", "run", *data.metrics]
+    rows = []
+    for cell in data.cells:
+        row = [cell.arm, cell.seed, *(cell.setting.get(key) for key in settings)]
+        row += [cell.state, cell.reason, cell.run, *(cell.metrics.get(name) for name in data.metrics)]
+        rows.append(row)
     return csv_text(header, rows)

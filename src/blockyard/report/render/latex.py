@@ -22,14 +22,11 @@ _SPECIAL = {
 
 
 def latex(data: ComparisonDocument) -> str:
-    """Return tables of quality, of simple baselines if any, and of cost in one float, with notes; needs `booktabs`.
-
-    data: `Comparison.as_dict()`
-    """
-    better = "more" if data["direction"] == "max" else "less"
-    claim = _line(data["claim"] or data["title"])
-    caption = f"{escape(claim)}{'' if claim[-1:] in '.!?' else '.'} {escape(data['metric'])}: {better} is better."
-    lines = [f"% {_line(note)}" for note in data["warnings"]]
+    """Return tables of quality, of simple baselines if any, and of cost in one float, with notes; needs `booktabs`."""
+    better = "more" if data.direction == "max" else "less"
+    claim = _line(data.claim or data.title)
+    caption = f"{escape(claim)}{'' if claim[-1:] in '.!?' else '.'} {escape(data.metric)}: {better} is better."
+    lines = [f"% {_line(note)}" for note in data.warnings]
     lines += [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}"]
     header, rows = columns.baselines(data)
     tables = [columns.quality(data), *([(header, rows)] if rows else []), columns.costs(data)]

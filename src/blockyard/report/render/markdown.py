@@ -19,18 +19,18 @@ _WIDTH = 40  # characters of a value
 def settings(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
     """Return the header and one row a choice or option that differs, with a column for each arm.
 
-    No rows for a sweep, whose arms say what they change, nor for many arms. data: `Comparison.as_dict()`.
+    No rows for a sweep, whose arms say what they change, nor for many arms.
     """
-    arms = data["arms"]
-    header = ["setting", *(arm["name"] for arm in arms)]
-    if data["question"] is not None or not 2 <= len(arms) <= FEW_ARMS:
+    arms = data.arms
+    header = ["setting", *(arm.name for arm in arms)]
+    if data.question is not None or not 2 <= len(arms) <= FEW_ARMS:
         return header, []
-    changed = {arm["name"]: arm["changes"]["config"] for arm in arms}
+    changed = {arm.name: arm.changes.config for arm in arms}
     keys = list(dict.fromkeys(key for config in changed.values() for key in config))
     rows = []
     for key in keys[:MAX_SETTINGS]:
         of_baseline = next(config[key][0] for config in changed.values() if key in config)
-        values = [changed[arm["name"]].get(key, (None, of_baseline))[1] for arm in arms]
+        values = [changed[arm.name].get(key, (None, of_baseline))[1] for arm in arms]
         rows.append([key, *map(_text, values)])
     if len(keys) > MAX_SETTINGS:
         rows.append([f"and {len(keys) - MAX_SETTINGS} more, see --html", *("" for _ in arms)])
@@ -46,13 +46,13 @@ _LEFT = ("arm", "from elsewhere", "ladder", "gap", "setting", "verdict", "Pareto
 
 
 def markdown(data: ComparisonDocument) -> str:
-    """Return the tables and notes as Markdown that ends in a newline. data: `Comparison.as_dict()`."""
-    better = "more" if data["direction"] == "max" else "less"
-    parts = [f"## {escape(data['title'])}: {escape(data['metric'])}, {better} is better"]
-    head = [*columns.head_lines(data), f"answer: {data['answer']}"]
+    """Return the tables and notes as Markdown that ends in a newline."""
+    better = "more" if data.direction == "max" else "less"
+    parts = [f"## {escape(data.title)}: {escape(data.metric)}, {better} is better"]
+    head = [*columns.head_lines(data), f"answer: {data.answer}"]
     parts += ["  \n".join(escape(line) for line in head)]
-    if outdone := data.get("better_baseline"):
-        parts += [f"**{escape(outdone)}**"]
+    if data.better_baseline:
+        parts += [f"**{escape(data.better_baseline)}**"]
     parts += [_table(*columns.quality(data)), "  \n".join(escape(note) for note in columns.notes(data))]
     header, rows = columns.baselines(data)
     parts += [_table(header, rows)] if rows else []
@@ -66,7 +66,7 @@ def markdown(data: ComparisonDocument) -> str:
     sections = {
         "Tuned on validation": columns.tuning_lines(data),
         "Effects": columns.effect_lines(data),
-        "Warnings": data["warnings"],
+        "Warnings": data.warnings,
     }
     for title, lines in sections.items():
         if lines:

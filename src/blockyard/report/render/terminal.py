@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from blockyard.report.arms.fairness import FAILED, NO_VALUE, NOT_DONE, REFUSED
+from blockyard.report.arms.missing import FAILED, NO_VALUE, NOT_DONE, REFUSED
 from blockyard.report.load.document import ComparisonDocument
 from blockyard.report.render import columns
 from blockyard.report.render.markdown import settings
@@ -31,10 +31,10 @@ _NAME_WIDTH = 28  # columns of a terminal for an arm's name
 
 
 def show(data: ComparisonDocument, console: Console | None = None) -> None:
-    """Print a comparison. data: `Comparison.as_dict()`."""
+    """Print a comparison."""
     screen = console or make_console()
-    better = "more" if data["direction"] == "max" else "less"
-    screen.print(f"{data['title']}: {data['metric']}, {better} is better", style="bold")
+    better = "more" if data.direction == "max" else "less"
+    screen.print(f"{data.title}: {data.metric}, {better} is better", style="bold")
     for line in columns.head_lines(data):
         screen.print(line)
     screen.print()
@@ -68,12 +68,12 @@ def show(data: ComparisonDocument, console: Console | None = None) -> None:
     _list(screen, "effects", columns.effect_lines(data))
     _list(screen, "verdicts", _explanations(data))
     _list(screen, "clauses", columns.clause_lines(data))
-    _list(screen, "notes", data["provenance"].get("notes") or [])
-    _list(screen, "warnings", data["warnings"])
+    _list(screen, "notes", data.provenance.notes)
+    _list(screen, "warnings", data.warnings)
     screen.print()
-    screen.print(data["answer"], style="bold")
-    if outdone := data.get("better_baseline"):
-        screen.print(outdone, style="bold red")
+    screen.print(data.answer, style="bold")
+    if data.better_baseline:
+        screen.print(data.better_baseline, style="bold red")
 
 
 def _table(header: list[str], rows: list[list[str]], screen: Console) -> Table:
@@ -95,10 +95,10 @@ def _table(header: list[str], rows: list[list[str]], screen: Console) -> Table:
 
 
 def _explanations(data: ComparisonDocument) -> list[str]:
-    arms = [arm for arm in data["arms"] if arm["verdict"] != BASELINE]
+    arms = [arm for arm in data.arms if arm.verdict != BASELINE]
     kinds = (BETTER, WORSE, FAILED, REFUSED, NO_VALUE)
-    explained = arms if len(arms) <= _MAX_EXPLAINED else [arm for arm in arms if arm["verdict"] in kinds]
-    lines = [f"{arm['name']}: {arm['words']}" for arm in explained[: 2 * _MAX_EXPLAINED]]
+    explained = arms if len(arms) <= _MAX_EXPLAINED else [arm for arm in arms if arm.verdict in kinds]
+    lines = [f"{arm.name}: {arm.words}" for arm in explained[: 2 * _MAX_EXPLAINED]]
     rest = len(arms) - len(lines)
     return [*lines, f"and {rest} more arms"] if rest else lines
 

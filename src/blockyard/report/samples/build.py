@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from blockyard.report.load.document import ClassTable, SampleRow, SampleTables, ValueTable
+from blockyard.report.load.document import CalibrationRow, ClassTable, SampleRow, SampleTables, ValueTable
 from blockyard.report.load.run_record import LoadedRun
 from blockyard.report.samples.views import views
 from blockyard.runs.predictions_file import TEST, read_predictions
@@ -97,14 +97,14 @@ def value_table(arm: str, runs: list[SamplePredictions]) -> ValueTable:
     errors = [np.where(finite, run["prediction"] - target, np.nan) for run in runs]
     pairs = np.stack([target[finite], predicted[finite]], axis=1)
     step = max(1, -(-len(pairs) // MAX_DOTS))
-    return {
-        "arm": arm,
-        "runs": len(runs),
-        "rmse": float(np.mean([np.sqrt(np.nanmean(each**2)) for each in errors])) if finite.any() else None,
-        "mae": float(np.mean([np.nanmean(np.abs(each)) for each in errors])) if finite.any() else None,
-        "bias": float(np.mean([np.nanmean(each) for each in errors])) if finite.any() else None,
-        "dots": pairs[::step].tolist(),
-    }
+    rmse: float | None = None
+    mae: float | None = None
+    bias: float | None = None
+    if finite.any():
+        rmse = float(np.mean([np.sqrt(np.nanmean(error**2)) for error in errors]))
+        mae = float(np.mean([np.nanmean(np.abs(error)) for error in errors]))
+        bias = float(np.mean([np.nanmean(error) for error in errors]))
+    return ValueTable(arm=arm, runs=len(runs), rmse=rmse, mae=mae, bias=bias, dots=pairs[::step].tolist())
 
 
 # The tables of one arm that classifies: means over its runs.
@@ -119,25 +119,26 @@ def class_table(arm: str, runs: list[SamplePredictions]) -> ClassTable:
     classes = max(map(class_count, runs))
     counts = [confusion(run, classes) for run in runs]
     total = np.sum(counts, axis=0)
-    scores = _mean([class_scores(each) for each in counts])
+    scores = _mean([class_scores(matrix) for matrix in counts])
     shown = np.argsort(np.nan_to_num(scores[:, 2], nan=2.0), kind="stable")[:MAX_CLASSES]
     reliability = [calibration(run) for run in runs]
-    every = np.sum([each.count for each in reliability], axis=0)
-    return {
-        "arm": arm,
-        "runs": len(runs),
-        "confusion": total.tolist() if classes <= MAX_MATRIX else None,
-        "confused": _confused(total),
-        "scores": [[int(index), *map(_number, scores[index])] for index in sorted(shown.tolist())],
-        "macro_f1": _number(np.nanmean(scores[:, 2])) if np.isfinite(scores[:, 2]).any() else None,
-        "calibration": {
-            "count": every.tolist(),
-            "confidence": _numbers(_pooled(reliability, "confidence", every)),
-            "accuracy": _numbers(_pooled(reliability, "accuracy", every)),
-            "ece": _number(float(np.mean([each.ece for each in reliability]))),
-            "ece_runs": [_number(each.ece) for each in reliability],
-        },
-    }
+    counted = np.sum([bins.count for bins in reliability], axis=0)
+    f1 = scores[:, 2]
+    return ClassTable(
+        arm=arm,
+        runs=len(runs),
+        confusion=total.tolist() if classes <= MAX_MATRIX else None,
+        confused=_confused(total),
+        scores=[[int(index), *map(_number, scores[index])] for index in sorted(shown.tolist())],
+        macro_f1=_number(np.nanmean(f1)) if np.isfinite(f1).any() else None,
+        calibration=CalibrationRow(
+            count=counted.tolist(),
+            confidence=_numbers(_pooled(reliability, "confidence", counted)),
+            accuracy=_numbers(_pooled(reliability, "accuracy", counted)),
+            ece=_number(float(np.mean([bins.ece for bins in reliability]))),
+            ece_runs=[_number(bins.ece) for bins in reliability],
+        ),
+    )
 
 
 def _confused(counts: np.ndarray) -> list[list[int]]:
@@ -244,7 +245,7 @@ def samples(records: Iterable[LoadedRun]) -> SampleTables | None:
         for index, value in zip(*disputed(every, MAX_DISPUTED), strict=True)
     ]
     by_rank = (arm[k] for k in range(MAX_WORST) for arm in lowest.values() if k < len(arm))
-    wanted = list(dict.fromkeys(row["sample"] for row in (*contested, *by_rank)))[:MAX_VIEWS]
+    wanted = list(dict.fromkeys(row.sample for row in (*contested, *by_rank)))[:MAX_VIEWS]
     shown, note = views(first_record.path, first.meta.get("fingerprint"), wanted)
     classes = first.kind == "classes"
     return SampleTables(
@@ -336,8 +337,7 @@ def _row(
         answers = {arm: [_rounded(run, run["prediction"][row]) for run in own[:most]] for arm, own in by_arm.items()}
     else:
         target, answers = int(first["target"][row]), {arm: _votes(own, row) for arm, own in by_arm.items()}
-    result = SampleRow(sample=sample, loss=loss, target=target, answers=answers)
-    return result if disagreement is None else {**result, "disagreement": disagreement}
+    return SampleRow(sample=sample, loss=loss, target=target, answers=answers, disagreement=disagreement)
 
 
 def _votes(runs: list[SamplePredictions], row: int) -> list[list[float]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,8 +47,9 @@ def views(run: Path, fingerprint: str | None, samples: Sequence[int]) -> tuple[d
         test = _load(str(run), fingerprint)
         by_sample = {str(sample): _view(test, sample) for sample in samples}
         for sample, text in _original_texts(test, samples).items():
-            if "text" in (by_sample[sample] or {}):
-                by_sample[sample] = {**(by_sample[sample] or {}), "text": _cut(text)}
+            view = by_sample[sample]
+            if view is not None and view.text is not None:
+                by_sample[sample] = replace(view, text=_cut(text))
     except ImportError as error:
         return {}, f"the samples are not shown: {error}"
     except _ERRORS as error:
@@ -94,7 +95,15 @@ def _view(test: _Test, sample: int) -> SampleView | None:
     if batch.source is None or spec.source is None:
         return own
     source = _view_of(_Part(spec.source, built.source_tokenizer, built), batch.source[0], batch.source_lengths, None)
-    return {**(source or {}), **(own or {})} or None
+    if source is None or own is None:
+        return source or own
+    # The sequence has the last word where both are shown in one way.
+    return SampleView(
+        image=own.image or source.image,
+        text=source.text if own.text is None else own.text,
+        lines=own.lines or source.lines,
+        graph=own.graph or source.graph,
+    )
 
 
 @dataclass(frozen=True)
@@ -111,17 +120,17 @@ def _view_of(part: _Part, inputs: Tensor, lengths: Tensor | None, pairs: Tensor 
     inputs = inputs if lengths is None else inputs[: int(lengths[0])]
     modality = part.spec.modality
     if pairs is not None:
-        return {"graph": _graph(inputs, pairs[0, : len(inputs), : len(inputs), 0])}
+        return SampleView(graph=_graph(inputs, pairs[0, : len(inputs), : len(inputs), 0]))
     if modality == "views":
         inputs = inputs[0]
     if inputs.ndim == 3 and inputs.shape[0] in (1, 3):
-        return {"image": _picture(inputs)}
+        return SampleView(image=_picture(inputs))
     if inputs.ndim == 1 and modality == "audio":
-        return {"lines": [_thinned(inputs.float())]}
+        return SampleView(lines=[_thinned(inputs.float())])
     if inputs.ndim == 1 and not inputs.is_floating_point():
-        return {"text": _text(part, inputs.tolist())}
+        return SampleView(text=_text(part, inputs.tolist()))
     if inputs.ndim == 2 and inputs.is_floating_point():
-        return {"lines": [_thinned(column) for column in inputs.T[:MAX_LINES]]}
+        return SampleView(lines=[_thinned(column) for column in inputs.T[:MAX_LINES]])
     return None
 
 
@@ -134,10 +143,8 @@ def _graph(nodes: Tensor, distance: Tensor) -> GraphView:
     drawn.add_edges_from(edges)
     layout = networkx.spring_layout(drawn, seed=0)
     coordinates = [[float(f"{side:.3f}") for side in layout[node]] for node in range(len(nodes))]
-    return {
-        "nodes": [[*coordinate, int(row[0])] for coordinate, row in zip(coordinates, nodes, strict=True)],
-        "edges": edges,
-    }
+    marked = [[*coordinate, int(row[0])] for coordinate, row in zip(coordinates, nodes, strict=True)]
+    return GraphView(nodes=marked, edges=edges)
 
 
 def _text(part: _Part, token_ids: list[int]) -> str:

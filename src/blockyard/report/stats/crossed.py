@@ -21,8 +21,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from blockyard.report.load.document import Difference
 from blockyard.report.stats.intervals import LEVEL, ROUNDING
-from blockyard.report.stats.paired import Difference
 
 if TYPE_CHECKING:
     import numpy as np

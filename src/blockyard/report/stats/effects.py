@@ -13,16 +13,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from blockyard.report.load.document import EffectsRow, InteractionRow, MainEffectRow
+from blockyard.report.load.document import EffectsRow, InteractionRow, Limits, MainEffectRow
 from blockyard.report.stats.paired import Values, finite
 from blockyard.report.stats.verdict import ArmResult, holm
 
 if TYPE_CHECKING:
     import numpy as np
 
+Test = TypeVar("Test", MainEffectRow, InteractionRow)
 
 # The design matrix of a grid: a block for each seed, factors in sum coding, and their products.
 
@@ -123,13 +124,15 @@ def grid_effects(values: Values, levels: Levels, inflation: float = 1.0) -> Effe
         for level in range(1, len(of))
     ]
     interactions = [_interaction(fit, design, pair, factors, means, inflation) for pair in pairs]
-    _correct(main)
-    _correct(interactions)
     terms = ["seed", *factors, *(f"{a}:{b}" for a, b in pairs)]
     note = "" if fit is not None else " (no degrees of freedom left for tests)"
     if len(factors) > 1 and not pairs:
         note += " (interactions left out: cells are missing)"
-    return {"main": main, "interactions": interactions, "formula": f"value ~ {' + '.join(terms)}{note}"}
+    return EffectsRow(
+        main=_corrected(main),
+        interactions=_corrected(interactions),
+        formula=f"value ~ {' + '.join(terms)}{note}",
+    )
 
 
 def single_factor_effects(results: Mapping[str, ArmResult], levels: Levels, baseline: str) -> EffectsRow | None:
@@ -140,20 +143,19 @@ def single_factor_effects(results: Mapping[str, ArmResult], levels: Levels, base
         if result.difference is None or len(changed) != 1:
             continue
         ((factor, level),) = changed.items()
-        main.append(
-            {
-                "factor": factor,
-                "level": level,
-                "reference": levels[baseline].get(factor),
-                "effect": result.difference.mean,
-                "interval": result.difference.interval,
-                "p": result.difference.p,
-                "holm_p": result.difference.holm_p,
-            }
+        effect = MainEffectRow(
+            factor=factor,
+            level=level,
+            reference=levels[baseline].get(factor),
+            effect=result.difference.mean,
+            interval=result.difference.interval,
+            p=result.difference.p,
+            holm_p=result.difference.holm_p,
         )
+        main.append(effect)
     if not main:
         return None
-    return {"main": main, "interactions": [], "formula": "each level against the reference, paired by seed"}
+    return EffectsRow(main=main, interactions=[], formula="each level against the reference, paired by seed")
 
 
 def _effect(
@@ -169,20 +171,18 @@ def _effect(
         contrast[columns[level]] += 1.0
     else:
         contrast[columns] -= 1.0
-    result = MainEffectRow(
-        factor=factor,
-        level=of[level],
-        reference=of[0],
-        effect=float(contrast @ coefficients),
-        interval=None,
-        p=None,
-        holm_p=None,
-    )
+    effect = float(contrast @ coefficients)
+    interval: Limits | None = None
+    p: float | None = None
     if fit is not None and not _exact(fit):
         test = fit.t_test(contrast, cov_p=inflation * fit.cov_params())
         low, high = test.conf_int()[0]
-        result |= {"effect": float(test.effect[0]), "interval": [float(low), float(high)], "p": float(test.pvalue)}
-    return result
+        effect = float(test.effect[0])
+        interval = (float(low), float(high))
+        p = float(test.pvalue)
+    return MainEffectRow(
+        factor=factor, level=of[level], reference=of[0], effect=effect, interval=interval, p=p, holm_p=None
+    )
 
 
 def _interaction(
@@ -196,19 +196,21 @@ def _interaction(
     import numpy as np
 
     first, second = pair
-    result = InteractionRow(
+    statistic: float | None = None
+    p: float | None = None
+    if fit is not None and not _exact(fit):
+        rows = np.eye(design.columns.shape[1])[design.terms[pair]]
+        test = fit.f_test(rows, cov_p=inflation * fit.cov_params())
+        statistic = float(test.fvalue)
+        p = float(test.pvalue)
+    return InteractionRow(
         factors=[first, second],
-        F=None,
-        p=None,
+        F=statistic,
+        p=p,
         holm_p=None,
         cells=[[means.get((first, a, second, b)) for b in factors[second]] for a in factors[first]],
         levels=[list(factors[first]), list(factors[second])],
     )
-    if fit is not None and not _exact(fit):
-        rows = np.eye(design.columns.shape[1])[design.terms[pair]]
-        test = fit.f_test(rows, cov_p=inflation * fit.cov_params())
-        result |= {"F": float(test.fvalue), "p": float(test.pvalue)}
-    return result
 
 
 def _exact(fit: Any) -> bool:
@@ -227,8 +229,8 @@ def _means(rows: Sequence[tuple[Mapping[str, str], int, float]]) -> dict[tuple[s
     return {key: math.fsum(cell) / len(cell) for key, cell in values.items()}
 
 
-def _correct(tests: Sequence[MainEffectRow] | Sequence[InteractionRow]) -> None:
-    """Add Holm's p to every test that has a p."""
-    valid = [(test, p) for test in tests if (p := test["p"]) is not None and math.isfinite(p)]
-    for (test, _), corrected in zip(valid, holm([p for _, p in valid]), strict=True):
-        test["holm_p"] = corrected
+def _corrected(tests: Sequence[Test]) -> list[Test]:
+    """Return the tests with Holm's p, corrected over all that have a p."""
+    ps = {index: test.p for index, test in enumerate(tests) if test.p is not None and math.isfinite(test.p)}
+    holm_ps = dict(zip(ps, holm(list(ps.values())), strict=True))
+    return [replace(test, holm_p=holm_ps.get(index)) for index, test in enumerate(tests)]

@@ -15,45 +15,17 @@ Source: Schuirmann 1987 (two one-sided tests, for `~` and, one of them, for `>=`
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Literal
 
-from blockyard.report.load.document import ClauseRow, ExpectRow
-from blockyard.report.stats.paired import Difference, Values, finite, paired_difference, sign_difference
+from blockyard.report.load.document import ClauseRow, Difference, ExpectRow
+from blockyard.report.stats.paired import Values, finite, paired_difference, sign_difference
 from blockyard.report.stats.verdict import ALPHA, FOR, MIN_SEEDS, Differ, by_signs, corrected, p_equals
 from blockyard.sweep.spec.expectation import Claim, parse
 
 MARGIN = 0.01  # of the last arm's mean: smaller differences count as none, unless the sweep states a margin
 
 Verdict = Literal["supported", "contradicted", "undecided"]
-
-
-@dataclass(frozen=True)
-class ExpectedOutcome:
-    """The verdict on an expectation, and on each of its clauses."""
-
-    text: str
-    verdict: Verdict
-    clauses: list[ClauseRow]
-
-    @property
-    def reason(self) -> str:
-        """The reasons of all clauses in one sentence."""
-        if len(self.clauses) == 1:
-            return self.clauses[0]["reason"]
-        return "; ".join(f"{clause['verdict']}: {clause['reason']}" for clause in self.clauses)
-
-    def as_dict(self) -> ExpectRow:
-        """Return it as plain data."""
-        return {"text": self.text, "verdict": self.verdict, "reason": self.reason, "clauses": self.clauses}
-
-
-def whole_verdict(verdicts: Sequence[str]) -> Verdict:
-    """Return the verdict on an expectation by those on its clauses: one that is contradicted contradicts it."""
-    if "contradicted" in verdicts:
-        return "contradicted"
-    return "supported" if all(verdict == "supported" for verdict in verdicts) else "undecided"
 
 
 def evaluate(
@@ -65,7 +37,7 @@ def evaluate(
     missing: Mapping[str, str] | None = None,
     signs: bool = False,
     differ: Differ | None = None,
-) -> ExpectedOutcome:
+) -> ExpectRow:
     """Return whether the results support an expectation.
 
     values: arm -> seed -> value
@@ -91,7 +63,21 @@ def evaluate(
         if not reasons:
             verdict, reason = _evaluate(claim, gaps[str(claim)], clean, direction, margin)
         clauses.append(ClauseRow(text=str(claim), verdict=verdict, reason=reason))
-    return ExpectedOutcome(text, whole_verdict([clause["verdict"] for clause in clauses]), clauses)
+    return expected_outcome(text, clauses)
+
+
+def expected_outcome(text: str, clauses: list[ClauseRow]) -> ExpectRow:
+    """Return the verdict on an expectation by those on its clauses: one that is contradicted contradicts it."""
+    verdicts = {clause.verdict for clause in clauses}
+    verdict: Verdict = "undecided"
+    if "contradicted" in verdicts:
+        verdict = "contradicted"
+    elif verdicts <= {"supported"}:
+        verdict = "supported"
+    reason = "; ".join(f"{clause.verdict}: {clause.reason}" for clause in clauses)
+    if len(clauses) == 1:
+        reason = clauses[0].reason
+    return ExpectRow(text=text, verdict=verdict, reason=reason, clauses=clauses)
 
 
 def _sums(claim: Claim) -> tuple[tuple[str, ...], tuple[str, ...]]:

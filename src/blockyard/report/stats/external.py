@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from blockyard.report.load.document import ExternalGapRow, ExternalRow
@@ -33,12 +34,23 @@ def external_rows(
 def _row(name: str, figure: Mapping[str, Any], values: Values, direction: str, tested: bool) -> ExternalRow:
     value, n, sd = float(figure["value"]), figure.get("n"), figure.get("sd")
     gaps = [_gap(arm, list(finite(by_seed).values()), value, n, sd, tested) for arm, by_seed in values.items()]
-    tests = [gap for gap in gaps if gap["p"] is not None]
-    for gap, holm_p in zip(tests, holm([gap["p"] or 0.0 for gap in tests]), strict=True):
-        ahead = (gap["mean"] > 0) == (direction == "max")
-        gap["holm_p"] = holm_p
-        gap["verdict"] = NO_DIFFERENCE if holm_p > ALPHA else BETTER if ahead else WORSE
-    return ExternalRow(name=name, value=value, n=n, sd=sd, source=str(figure["source"]), arms=gaps)
+    ps = {gap.arm: gap.p for gap in gaps if gap.p is not None}
+    holm_ps = dict(zip(ps, holm(list(ps.values())), strict=True))
+    arms = [_judged(gap, holm_ps.get(gap.arm), direction) for gap in gaps]
+    return ExternalRow(name=name, value=value, n=n, sd=sd, source=str(figure["source"]), arms=arms)
+
+
+def _judged(gap: ExternalGapRow, holm_p: float | None, direction: str) -> ExternalGapRow:
+    """Return the difference with its corrected p and the verdict; as it is where no test was made."""
+    if holm_p is None or gap.mean is None:
+        return gap
+    if holm_p > ALPHA:
+        verdict = NO_DIFFERENCE
+    elif (gap.mean > 0) == (direction == "max"):
+        verdict = BETTER
+    else:
+        verdict = WORSE
+    return replace(gap, holm_p=holm_p, verdict=verdict)
 
 
 def _gap(arm: str, own: list[float], value: float, n: int | None, sd: float | None, tested: bool) -> ExternalGapRow:
@@ -46,19 +58,22 @@ def _gap(arm: str, own: list[float], value: float, n: int | None, sd: float | No
     import numpy as np
     from scipy import stats
 
-    mean = math.fsum(own) / len(own) if own else math.nan
-    gap = ExternalGapRow(arm=arm, mean=mean - value, interval=None, p=None, holm_p=None, verdict=TOO_FEW)
+    if not own:
+        return ExternalGapRow(arm=arm, mean=None, interval=None, p=None, holm_p=None, verdict=TOO_FEW)
+    mean = math.fsum(own) / len(own)
+    difference = mean - value
+    gap = ExternalGapRow(arm=arm, mean=difference, interval=None, p=None, holm_p=None, verdict=TOO_FEW)
     if not tested:
-        return ExternalGapRow({**gap, "verdict": UNDECIDED}) if own else gap
+        return replace(gap, verdict=UNDECIDED)
     if len(own) < MIN_SEEDS:
         return gap
     count = len(own)
     square = math.fsum((each - mean) ** 2 for each in own) / (count - 1) / count
     other = sd**2 / n if sd is not None and n else 0.0
     if not other and all_equal(np.asarray(own), max(abs(value), *map(abs, own))):
-        return ExternalGapRow({**gap, "verdict": UNDECIDED})  # nothing varies: no test says how sure a difference is
+        return replace(gap, verdict=UNDECIDED)  # nothing varies: no test says how sure a difference is
     parts = square**2 / (count - 1) + (other**2 / (n - 1) if other and n else 0.0)
     free, error = (square + other) ** 2 / parts, math.sqrt(square + other)
     half = float(stats.t.ppf((1 + LEVEL) / 2, free)) * error
-    p = float(2 * stats.t.sf(abs(gap["mean"]) / error, free))
-    return ExternalGapRow({**gap, "interval": (gap["mean"] - half, gap["mean"] + half), "p": p})
+    p = float(2 * stats.t.sf(abs(difference) / error, free))
+    return replace(gap, interval=(difference - half, difference + half), p=p)

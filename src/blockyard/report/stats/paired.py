@@ -11,57 +11,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from blockyard.report.stats.intervals import ROUNDING, Interval, all_equal, t_interval
+from blockyard.report.load.document import Difference
+from blockyard.report.stats.intervals import ROUNDING, all_equal, t_interval
 
 if TYPE_CHECKING:
     import numpy as np
 
 EXACT_UP_TO = 14  # seeds: all 16,384 combinations of signs are enumerated
 SAMPLED = 99_999  # combinations drawn beyond that
-EFFECT = "d_z with Hedges' correction: mean over standard deviation of the paired differences"
 
 Values = Mapping[str, Mapping[int, float]]  # arm -> seed -> value of the metric
-
-
-@dataclass(frozen=True)
-class Difference:
-    """An arm minus another over their common seeds, in the metric's unit.
-
-    interval: 95 %, Student's t; t_p: paired t test; both None where all differences are equal
-    permutation_p: two-sided sign-flip test; sampled: whether the flips were sampled instead of enumerated
-    smallest_p: the smallest permutation p that n seeds allow; holm_p: corrected over the arms (Holm)
-    signs: seeds on which the arm is ahead, behind and level, where outcomes are compared by their order alone; no
-        test is then made of `mean`
-    e: the largest e-value so far, where the number of seeds follows from the results; `holm_p` is then made of it, and
-        `interval` is a confidence sequence
-    over: "samples" or "both" where the test is over test samples, see `crossed`; "splits", see `resplit`
-    error, free: the standard error of the mean and its degrees of freedom there
-    effect: see EFFECT; deviation: standard deviation of the differences
-    """
-
-    n: int
-    mean: float | None = None
-    interval: Interval | None = None
-    t_p: float | None = None
-    permutation_p: float | None = None
-    smallest_p: float | None = None
-    sampled: bool = False
-    holm_p: float | None = None
-    effect: float | None = None
-    deviation: float | None = None
-    e: float | None = None
-    signs: tuple[int, int, int] | None = None
-    over: str | None = None
-    error: float | None = None
-    free: float | None = None
-
-    @property
-    def p(self) -> float | None:
-        """The p that decides: that of the t test, or of the permutation test where all differences are equal."""
-        return self.permutation_p if self.t_p is None else self.t_p
 
 
 def finite(values: Mapping[int, float | None]) -> dict[int, float]:

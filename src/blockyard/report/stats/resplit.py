@@ -17,8 +17,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from blockyard.report.load.document import Difference
 from blockyard.report.stats.intervals import LEVEL, ROUNDING, Mean, all_equal
-from blockyard.report.stats.paired import Difference, Values, finite
+from blockyard.report.stats.paired import Values, finite
 
 OVER = "splits"
 

@@ -10,11 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from blockyard.report.load.document import ClauseRow, EvidenceRow, LookRow
-from blockyard.report.stats.expectations import ExpectedOutcome, whole_verdict
+from blockyard.report.load.document import ClauseRow, Difference, EvidenceRow, ExpectRow, LookRow
+from blockyard.report.stats.expectations import expected_outcome
 from blockyard.report.stats.intervals import Interval, mean_of, rate_of
 from blockyard.report.stats.metric_range import Range, clipped
-from blockyard.report.stats.paired import Difference, Values, effect, finite
+from blockyard.report.stats.paired import Values, effect, finite
 from blockyard.report.stats.verdict import BASELINE, BETTER, EQUIVALENT, TOO_FEW, UNDECIDED, WORSE, ArmResult, by_signs
 from blockyard.sweep.stopping.decisions import ArmComparison, Judgement, comparisons, judge
 from blockyard.sweep.stopping.due import Standing
@@ -159,7 +159,7 @@ def _more(one: Judgement, terms: Terms, compared: int) -> str:
     return f"Differences like these would take about {needed} seeds {end}."
 
 
-def evaluate(text: str, values: Values, terms: Terms, missing: Mapping[str, str]) -> ExpectedOutcome:
+def evaluate(text: str, values: Values, terms: Terms, missing: Mapping[str, str]) -> ExpectRow:
     """Return whether the results support an expectation, clause by clause.
 
     missing: arm without a result -> the reason, as it reads after the arm's name
@@ -171,7 +171,7 @@ def evaluate(text: str, values: Values, terms: Terms, missing: Mapping[str, str]
         lost = [f"{arm} {missing[arm]}" for arm in one.comparison.arms if arm in missing]
         reason = " and ".join(lost) or _clause(one, terms, len(wanted))
         clauses.append(ClauseRow(text=one.comparison.name, verdict=one.verdict or "undecided", reason=reason))
-    return ExpectedOutcome(text, whole_verdict([each["verdict"] for each in clauses]), clauses)
+    return expected_outcome(text, clauses)
 
 
 def _clause(one: Judgement, terms: Terms, compared: int) -> str:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from blockyard.report.load.document import Difference
 from blockyard.report.stats.intervals import Mean, mean_of, rate_of
 from blockyard.report.stats.metric_range import Range, clipped
-from blockyard.report.stats.paired import Difference, Values, finite, paired_difference, sign_difference
+from blockyard.report.stats.paired import Values, finite, paired_difference, sign_difference
 from blockyard.sweep.stopping.evidence import ALPHA, holm
 
 # How many seeds a comparison needs, and how large an effect a number of seeds can detect.

@@ -29,9 +29,10 @@ from blockyard.engine.loggers._wandb import (
 )
 from blockyard.engine.loggers._wandb_artifacts import log_sweep
 from blockyard.report.home.stale import DATA, PAGE
-from blockyard.report.load.document import ArmRow, ComparisonDocument, GapRow
+from blockyard.report.load.document import ArmRow, ComparisonDocument, Difference
 from blockyard.runs.folder import RUN, read_facts
 from blockyard.runs.lock import exclusive
+from blockyard.runs.metric_name import MetricName
 from blockyard.runs.redact import redact, redact_text
 from blockyard.sweep.plan.sweep_plan import FILE as PLAN
 from blockyard.sweep.plan.sweep_plan import SweepPlan
@@ -70,7 +71,7 @@ def mirror(comparison: ComparisonDocument, plan: SweepPlan, *, seconds: float = 
         tags=[plan.name, JOB_TYPE],
     )
     mode = resolve(str(node.get("mode") or "auto"))
-    question = redact({"question": dict(comparison.get("question") or {}), "metric": comparison["metric"]})
+    question = redact({"question": dict(comparison.question or {}), "metric": comparison.metric})
     files = (PLAN, DATA, PAGE) if str(node.get("artifacts") or "none") != "none" else ()
 
     def work() -> None:
@@ -112,75 +113,78 @@ def _previous(folder: Path) -> dict[str, Any]:
 
 def _content(comparison: ComparisonDocument) -> dict[str, Any]:
     """Return what is logged, as plain data: tables, curves, metrics and their directions, texts."""
-    metric, directions = str(comparison["metric"]), dict(comparison.get("directions") or {})
-    directions.setdefault(metric, str(comparison["direction"]))
+    metric = comparison.metric
+    directions = {metric: comparison.direction, **comparison.directions}
     metrics: dict[str, float] = {}
-    for arm in comparison["arms"]:
-        others = {name: (mean or {}).get("mean") for name, mean in (arm.get("other") or {}).items()}
-        for name, value in {**others, metric: arm.get("mean")}.items():
-            if isinstance(value, int | float) and math.isfinite(value):
-                metrics[f"{arm['name']}/{name}"] = float(value)
-    expect = comparison.get("expect")
+    of_metrics: dict[str, str] = {}
+    for arm in comparison.arms:
+        means = {name: other.mean for name, other in arm.other.items()} | {metric: arm.mean}
+        for name, value in means.items():
+            if value is not None:
+                metrics[f"{arm.name}/{name}"] = float(value)
+                if name in directions:
+                    of_metrics[f"{arm.name}/{name}"] = directions[name]
+    cells = []
+    for cell in comparison.cells:
+        row = {"arm": cell.arm, "seed": cell.seed, "state": cell.state, "reason": cell.reason, "run": cell.run}
+        cells.append({**row, metric: cell.metrics.get(metric)})
     return {
-        "arms": [_row(arm) for arm in comparison["arms"]],
-        "cells": [
-            {"arm": cell["arm"], "seed": cell["seed"], "state": cell["state"], "reason": cell.get("reason")}
-            | {"run": cell.get("run"), metric: (cell.get("metrics") or {}).get(metric)}
-            for cell in comparison.get("cells") or []
-        ],
-        "curves": _curves(comparison, f"val/{metric.partition('/')[2] or metric}"),
+        "arms": [_row(arm) for arm in comparison.arms],
+        "cells": cells,
+        "curves": _curves(comparison, str(MetricName.parse(metric).on("val"))),
         "metrics": metrics,
-        "directions": {
-            name: directions[name.partition("/")[2]] for name in metrics if name.partition("/")[2] in directions
-        },
+        "directions": of_metrics,
         "texts": {
-            "answer": comparison.get("answer"),
-            "better_baseline": comparison.get("better_baseline"),
-            "claim": comparison.get("claim"),
-            "expect": expect["text"] if expect else None,
-            "verdict": expect["verdict"] if expect else None,
-            "baseline": comparison.get("baseline"),
+            "answer": comparison.answer,
+            "better_baseline": comparison.better_baseline,
+            "claim": comparison.claim,
+            "expect": comparison.expect.text if comparison.expect else None,
+            "verdict": comparison.expect.verdict if comparison.expect else None,
+            "baseline": comparison.baseline,
             "metric": metric,
         },
     }
 
 
 def _row(arm: ArmRow) -> dict[str, Any]:
-    difference: GapRow = arm.get("difference") or {}
-    cost = arm.get("cost") or {}
-    low, high = arm.get("interval") or (None, None)
-    below, above = difference.get("interval") or (None, None)
+    gap = arm.difference or Difference(0)
+    low, high = arm.interval or (None, None)
+    below, above = gap.interval or (None, None)
     return {
-        "arm": arm["name"],
-        "n": arm.get("n"),
-        "mean": arm.get("mean"),
+        "arm": arm.name,
+        "n": arm.n,
+        "mean": arm.mean,
         "low": low,
         "high": high,
-        "difference": difference.get("mean"),
+        "difference": gap.mean,
         "difference low": below,
         "difference high": above,
-        "p": difference.get("t_p"),
-        "permutation p": difference.get("permutation_p"),
-        "Holm p": difference.get("holm_p"),
-        "verdict": arm.get("verdict"),
-        **{name: cost.get(name) for name in _COSTS},
-        "overrides": " ".join(arm.get("overrides") or ()),
+        "p": gap.t_p,
+        "permutation p": gap.permutation_p,
+        "Holm p": gap.holm_p,
+        "verdict": arm.verdict,
+        **{name: arm.cost.get(name) for name in _COSTS},
+        "overrides": " ".join(arm.overrides),
     }
 
 
 def _curves(comparison: ComparisonDocument, metric: str) -> dict[str, tuple[list[int], list[float]]]:
     """Return arm -> [steps, mean over seeds], at the steps that every seed of the arm has."""
     runs: dict[str, list[dict[int, float]]] = {}
-    for curve in comparison.get("curves") or []:
-        values = (curve.get("metrics") or {}).get(metric) or []
-        points = {x: y for x, y in zip(curve.get("step") or [], values, strict=False) if y is not None}
+    for curve in comparison.curves:
+        values = curve.metrics.get(metric, [])
+        points = {
+            step: value
+            for step, value in zip(curve.step, values, strict=False)
+            if value is not None and math.isfinite(value)
+        }
         if points:
-            runs.setdefault(curve["arm"], []).append(points)
+            runs.setdefault(curve.arm, []).append(points)
     curves = {}
     for arm, seeds in runs.items():
         steps = sorted(set.intersection(*(set(points) for points in seeds)))
         if steps:
-            curves[arm] = steps, [math.fsum(points[x] for points in seeds) / len(seeds) for x in steps]
+            curves[arm] = steps, [math.fsum(points[step] for points in seeds) / len(seeds) for step in steps]
     return curves
 
 

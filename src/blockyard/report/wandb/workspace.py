@@ -18,6 +18,7 @@ from blockyard.engine.loggers._wandb import logged_in
 from blockyard.errors import UserError
 from blockyard.report.load.document import ComparisonDocument
 from blockyard.runs.folder import CONFIG, RUN
+from blockyard.runs.metric_name import MetricName
 
 _ESCAPED = {sign: f"\\{sign}" for sign in r"\`*_[]#|"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 _ARM, _GROUP, _ID = "JobType", "Group", "ID"  # the columns of a W&B run
@@ -62,16 +63,16 @@ def build(comparison: ComparisonDocument, runs: _RunFilter, entity: str) -> Any:
     import wandb_workspaces.reports.v2 as wr
     import wandb_workspaces.workspaces as ws
 
-    metric = str(comparison["metric"])
-    validation = f"val/{metric.partition('/')[2] or metric}"
+    metric = str(comparison.metric)
+    validation = str(MetricName.parse(metric).on("val"))
     by_arm: dict[str, Any] = {"groupby": wr.Metric(_ARM), "groupby_aggfunc": "mean", "groupby_rangefunc": "minmax"}
     curves = list(dict.fromkeys([validation, "val/loss", "train/loss"]))
-    final = [name for name in dict.fromkeys([metric, *comparison.get("metrics", ())]) if name.startswith("test/")]
+    final = [name for name in dict.fromkeys([metric, *comparison.metrics]) if name.startswith("test/")]
     selected = ws.Metric(_GROUP) == runs.group if runs.group else ws.Metric(_ID).isin(list(runs.ids))
     return ws.Workspace(
         entity=entity,
         project=runs.project,
-        name=str(comparison["title"]),
+        name=str(comparison.title),
         sections=[
             ws.Section(
                 name="Answer",
@@ -116,14 +117,18 @@ def build(comparison: ComparisonDocument, runs: _RunFilter, entity: str) -> Any:
 
 def _answer(comparison: ComparisonDocument) -> str:
     """Return claim, answer, expectation and warnings as Markdown."""
-    expect = comparison.get("expect")
-    lines = [f"**{_plain(comparison['claim'])}**" if comparison.get("claim") else ""]
-    lines += [_plain(comparison.get("answer") or "")]
-    lines += [f"**{_plain(outdone)}**" if (outdone := comparison.get("better_baseline")) else ""]
-    if expect:
-        lines += [f"expected {_plain(expect['text'])}: {expect['verdict']} ({_plain(expect['reason'])})"]
-    lines += [f"- {_plain(warning)}" for warning in comparison.get("warnings") or ()]
-    return "\n\n".join(line for line in lines if line)
+    lines = []
+    if comparison.claim:
+        lines.append(f"**{_plain(comparison.claim)}**")
+    if comparison.answer:
+        lines.append(_plain(comparison.answer))
+    if comparison.better_baseline:
+        lines.append(f"**{_plain(comparison.better_baseline)}**")
+    if comparison.expect:
+        expect = comparison.expect
+        lines.append(f"expected {_plain(expect.text)}: {expect.verdict} ({_plain(expect.reason)})")
+    lines += [f"- {_plain(warning)}" for warning in comparison.warnings]
+    return "\n\n".join(lines)
 
 
 def _plain(text: Any) -> str:
@@ -134,7 +139,7 @@ def _plain(text: Any) -> str:
 def _run_filter(comparison: ComparisonDocument, outputs: Path) -> _RunFilter:
     """Return the filter that selects the runs at W&B, from what run.json and config.yaml record."""
     logged = []
-    for name in dict.fromkeys(run for cell in comparison.get("cells") or () if (run := cell.get("run"))):
+    for name in dict.fromkeys(cell.run for cell in comparison.cells if cell.run):
         try:
             record = read_json(outputs / name / RUN).get("wandb") or {}
             logger = read_yaml(outputs / name / CONFIG).get("logger") or {}

@@ -6,6 +6,10 @@
 The server computes nothing itself, so a fork copies no thread and no GPU context. It leads its own
 session: Ctrl-C reaches only the planner, which decides what to do. No death loses a cell's work: if the
 planner dies, the server tells the cells to save and stop; if the server dies, the kernel does.
+
+It is not multiprocessing's forkserver. That one ends at once when its planner dies, without a signal to its children,
+and they go on when it dies itself. It closes their standard input, which `blockyard train` needs for a command at the
+planner's terminal. And a process has only one, with one list of imports, one environment and the planner's session.
 """
 
 from __future__ import annotations
@@ -23,56 +27,11 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
-from typing import Any
 
 from blockyard.config.untrusted import package_finder
 from blockyard.sweep.cell.execute import execute, execute_together
 from blockyard.sweep.cells import Outcome
 from blockyard.sweep.executor._fork_messages import CellEnded, CellStarted, Request
-
-# A cell in a process that the fork server has forked.
-
-_PR_SET_PDEATHSIG = 1
-
-
-def set_threads(count: int) -> None:
-    """Set the number of CPU threads of this process and of those it starts."""
-    import torch
-
-    os.environ["OMP_NUM_THREADS"] = str(count)
-    torch.set_num_threads(count)  # torch read the variable when it was imported
-
-
-def run_cell(request: Request, write: int, server: int) -> int:
-    """In the child: run the cell, send its outcome and return its exit code."""
-    if request.command is None:
-        os.setpgid(0, 0)  # a group of its own, so that a kill takes the processes that the cell started
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != server:
-            return 143
-    os.environ.update(request.environment or {})
-    package_finder.install(package_finder.described())
-    if request.threads is not None:
-        set_threads(request.threads)
-    if request.command is not None:
-        code = request.command()
-    elif request.others:
-        execute_together([request.task, *request.others.values()], partial(_report, write))
-        code = 0
-    else:
-        outcome = execute(request.task, alone=request.alone)
-        code = outcome.code
-        _report(write, outcome)
-    with contextlib.suppress(Exception):  # an exit handler of the run must not change its exit code
-        atexit._run_exitfuncs()
-    return code
-
-
-def _report(pipe: int, outcome: Outcome) -> None:
-    with contextlib.suppress(OSError):
-        os.write(pipe, pickle.dumps(outcome))
-
 
 HEAVY = (
     "torch",
@@ -88,47 +47,18 @@ HEAVY = (
     "blockyard.sweep.cell.execute",
 )
 GRACE = 120.0  # seconds that a cell has to save after the planner's death
+_PR_SET_PDEATHSIG = 1  # option of Linux's prctl
 
 
-@dataclass
-class _Cell:
-    """A process that runs cells.
+def main() -> None:
+    """Import the modules of every cell, then serve a socket.
 
-    keys: of its tasks, by number; pipe: of the outcomes, None once it is closed; reported: what came through it
+    The first argument is the file descriptor of the socket. The other arguments name more modules to import.
     """
-
-    keys: dict[int, str]
-    pipe: int | None
-    reported: bytes = b""
-
-    def read(self) -> None:
-        """Take what the pipe holds now: a process that the cell left behind may keep it open, so no read to the end."""
-        while self.pipe is not None:
-            try:
-                part = os.read(self.pipe, 1 << 16)
-            except BlockingIOError:
-                return
-            except OSError:
-                part = b""
-            self.reported += part
-            if not part:
-                self.close()
-
-    def close(self) -> None:
-        """Close the pipe."""
-        if self.pipe is not None:
-            os.close(self.pipe)
-            self.pipe = None
-
-    def outcomes(self) -> dict[str, Outcome]:
-        """The outcomes that the process reported, by the keys of their tasks."""
-        outcomes: dict[str, Outcome] = {}
-        stream = io.BytesIO(self.reported)
-        with contextlib.suppress(EOFError, pickle.UnpicklingError):
-            while True:
-                outcome = pickle.load(stream)
-                outcomes[outcome.key] = outcome
-        return outcomes
+    for name in (*HEAVY, *sys.argv[2:]):
+        with contextlib.suppress(ImportError):  # the cell itself reports a missing package
+            importlib.import_module(name)
+    ForkServer(Connection(int(sys.argv[1]))).serve()
 
 
 class ForkServer:
@@ -144,7 +74,8 @@ class ForkServer:
     def serve(self) -> None:
         """Start cells and report how they end."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, _on_child_exit)
+        # Python writes to `wake` only for signals that have a handler.
+        signal.signal(signal.SIGCHLD, lambda _signum, _frame: None)
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         try:
             while True:
@@ -165,6 +96,7 @@ class ForkServer:
             return
         read, write = os.pipe()
         os.set_blocking(read, False)
+        # A fork copies unwritten text, which both processes would write.
         sys.stdout.flush()
         sys.stderr.flush()
         server = os.getpid()
@@ -203,7 +135,8 @@ class ForkServer:
                 del self.cells[pid]
                 cell.read()
                 cell.close()
-                code, outcomes = os.waitstatus_to_exitcode(status), cell.outcomes()
+                code = os.waitstatus_to_exitcode(status)
+                outcomes = cell.outcomes()
                 for number, key in cell.keys.items():
                     self.planner.send(CellEnded(number, code, outcomes.get(key)))
 
@@ -219,8 +152,91 @@ class ForkServer:
             _signal(pid, signal.SIGKILL)
 
 
+@dataclass
+class _Cell:
+    """A process that runs cells.
+
+    keys: of its tasks, by number
+    pipe: of the outcomes, None once it is closed
+    reported: the bytes that came through the pipe
+    """
+
+    keys: dict[int, str]
+    pipe: int | None
+    reported: bytes = b""
+
+    def read(self) -> None:
+        """Read the bytes that the pipe holds now."""
+        # Not to the end of the pipe: a process that the cell left behind may keep it open.
+        while self.pipe is not None:
+            try:
+                part = os.read(self.pipe, 1 << 16)
+            except BlockingIOError:
+                return
+            except OSError:
+                part = b""
+            self.reported += part
+            if not part:
+                self.close()
+
+    def close(self) -> None:
+        """Close the pipe."""
+        if self.pipe is not None:
+            os.close(self.pipe)
+            self.pipe = None
+
+    def outcomes(self) -> dict[str, Outcome]:
+        """Return the outcomes that the process reported, by the keys of their tasks."""
+        outcomes: dict[str, Outcome] = {}
+        stream = io.BytesIO(self.reported)
+        with contextlib.suppress(EOFError, pickle.UnpicklingError):
+            while True:
+                outcome = pickle.load(stream)  # the last one is cut off where the process was killed
+                outcomes[outcome.key] = outcome
+        return outcomes
+
+
+def set_threads(count: int) -> None:
+    """Set the number of CPU threads of this process and of its future children."""
+    import torch
+
+    os.environ["OMP_NUM_THREADS"] = str(count)
+    torch.set_num_threads(count)  # torch read the variable when it was imported
+
+
+def run_cell(request: Request, write: int, server: int) -> int:
+    """In the child: run the cell, send its outcome and return its exit code."""
+    if request.command is None:
+        os.setpgid(0, 0)  # a group of its own, so that a kill takes the processes that the cell started
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != server:  # it died before the kernel knew that it should signal its death
+            return 143
+    os.environ.update(request.environment or {})
+    package_finder.install(package_finder.described())
+    if request.threads is not None:
+        set_threads(request.threads)
+    if request.command is not None:
+        code = request.command()
+    elif request.others:
+        execute_together([request.task, *request.others.values()], partial(_report, write))
+        code = 0
+    else:
+        outcome = execute(request.task, alone=request.alone)
+        code = outcome.code
+        _report(write, outcome)
+    with contextlib.suppress(Exception):  # an exit handler of the run must not change its exit code
+        atexit._run_exitfuncs()
+    return code
+
+
+def _report(pipe: int, outcome: Outcome) -> None:
+    with contextlib.suppress(OSError):
+        os.write(pipe, pickle.dumps(outcome))
+
+
 def _signal(pid: int, signum: int) -> None:
-    """Signal a cell; SIGKILL also reaches what the cell has started, which could not save anyway."""
+    """Send a signal to a cell. SIGKILL also reaches the processes that the cell has started."""
     if signum != signal.SIGKILL:
         os.kill(pid, signum)
         return
@@ -228,19 +244,3 @@ def _signal(pid: int, signum: int) -> None:
         os.killpg(pid, signum)
         return
     os.kill(pid, signum)
-
-
-def _on_child_exit(_signum: int, _frame: Any) -> None:
-    """Do nothing: Python writes to `wake` only for signals with a handler."""
-
-
-def main() -> None:
-    """Import what every cell imports, then serve the socket whose file descriptor is the first argument.
-
-    The other arguments name more modules to import.
-    """
-    for name in (*HEAVY, *sys.argv[2:]):
-        # The cell itself reports a missing package.
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    ForkServer(Connection(int(sys.argv[1]))).serve()

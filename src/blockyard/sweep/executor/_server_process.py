@@ -1,4 +1,4 @@
-"""The planner's end of the fork server: starts it, sends it requests, and reads how cells ended."""
+"""The planner's end of the fork server: starts it, sends it requests, and reads the ends of cells."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ServerProcess:
 
     threads: CPU threads of each cell; None leaves them to each cell, and the server in this process's session, with
         its streams: for commands that run as if this process had started them
-    modules: what the server imports besides what every cell needs
+    modules: more modules for the server to import
     """
 
     def __init__(self, threads: int | None, modules: Sequence[str] = ()) -> None:
@@ -69,7 +69,7 @@ class ServerProcess:
             raise ServerLostError from error
 
     def receive(self, seconds: float) -> list[CellStarted | CellEnded]:
-        """The cells that started or ended; waits at most `seconds` for the first. Raises ServerLostError."""
+        """Return the cells that started or ended. Wait at most `seconds` for the first. Raises ServerLostError."""
         news: list[CellStarted | CellEnded] = []
         try:
             while self.socket is not None and self.socket.poll(0.0 if news else seconds):
@@ -80,7 +80,7 @@ class ServerProcess:
         return news
 
     def close(self, *, idle: bool) -> None:
-        """End the server and wait for it. idle: whether no cell runs, which it would stop first."""
+        """End the server and wait for it. idle: no cell runs, so that the server need not wait for any to save"""
         if self.socket is not None:
             self.socket.close()
             self.socket = None

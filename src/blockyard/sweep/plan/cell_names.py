@@ -1,4 +1,4 @@
-"""Which sweeps have a run as a cell, and the arm that it belongs to in each."""
+"""Names the sweeps that have a run as a cell, and its arm in each."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ def cell_names(records: Sequence[RunRecord], outputs: str | os.PathLike[str]) ->
             continue
         for cell in plan.cells:
             names.setdefault(cell.run, []).append((plan.folder.name, plan.variants[cell.variant].arm))
-    named = {run: tuple(zip(*pairs, strict=True)) for run, pairs in names.items()}
-    return [
-        replace(record, sweep=named[record.run][0], arm=named[record.run][1]) if record.run in named else record
-        for record in records
-    ]
+    named = []
+    for record in records:
+        pairs = names.get(record.run)
+        if pairs:
+            sweeps, arms = zip(*pairs, strict=True)
+            record = replace(record, sweep=sweeps, arm=arms)
+        named.append(record)
+    return named

@@ -7,7 +7,7 @@ from blockyard.sweep.spec.override_text import key_of
 
 
 def precision(config: Node, overrides: list[str]) -> str | int | None:
-    """The precision that replaces `auto`, so that it is the same in every cell; None to leave the config unchanged.
+    """Return the precision that replaces `auto`, so that every cell has the same; None to leave the config unchanged.
 
     overrides: of the cell; an explicit trainer.precision=auto there stays
     """
@@ -16,11 +16,17 @@ def precision(config: Node, overrides: list[str]) -> str | int | None:
         return None
     if any(key_of(override) == "trainer.precision" for override in overrides):
         return None
-    return "bf16-mixed" if _uses_gpu(trainer) else 32
+    if trainer.get("accelerator") in ("cpu", "gpu"):
+        gpu = trainer["accelerator"] == "gpu"
+    else:
+        import torch
+
+        gpu = torch.cuda.is_available() and torch.cuda.device_count() > 0
+    return "bf16-mixed" if gpu else 32
 
 
 def precision_notes(values: set[str | int]) -> list[str]:
-    """The notes about precisions that replaced `auto`."""
+    """Return the notes about precisions that replaced `auto`."""
     return [
         f"trainer.precision is {value} in every cell (auto would follow each cell's device); "
         "base: [trainer.precision=...] sets another"
@@ -29,7 +35,7 @@ def precision_notes(values: set[str | int]) -> list[str]:
 
 
 def with_sweep_labels(config: Node, sweep: str, arm: str) -> Node:
-    """The config whose logger has the sweep as group, the arm as job type, and both as tags.
+    """Return the config with the sweep as group of the logger, the arm as its job type, and both as tags.
 
     These keys are not part of a run's identity. Values that the user has set stay.
     """
@@ -48,22 +54,16 @@ def with_sweep_labels(config: Node, sweep: str, arm: str) -> Node:
 
 
 def with_split(config: Node, seed: int) -> Node:
-    """The config whose data are split by the cell's own seed, as `resplit` of a sweep file asks."""
+    """Return the config with the cell's own seed for the split of the data, for `resplit` of a sweep file."""
     return config | {"data": {**config["data"], "split_seed": seed}}
 
 
 def with_run_name(config: Node, name: str) -> Node:
-    """The config whose logger has this run name, where the logger takes one and the user has set none."""
+    """Return the config with this run name in the logger, where the logger takes one and the user has set none."""
 
-    def call(logger: Node) -> Node:
-        return logger | {"name": name} if "name" in logger and not logger["name"] else logger
+    def named(logger: Node) -> Node:
+        if "name" in logger and not logger["name"]:
+            return logger | {"name": name}
+        return logger
 
-    return with_each_logger(config, call)
-
-
-def _uses_gpu(trainer: Node) -> bool:
-    if trainer.get("accelerator") in ("cpu", "gpu"):
-        return bool(trainer["accelerator"] == "gpu")
-    import torch
-
-    return torch.cuda.is_available() and torch.cuda.device_count() > 0
+    return with_each_logger(config, named)

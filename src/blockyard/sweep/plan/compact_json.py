@@ -30,7 +30,7 @@ class SharedNodes:
         self._indices: dict[str, int] = {}
 
     def index(self, value: Any) -> int:
-        """The index of a value in `values`; a new value is appended."""
+        """Return the index of a value in `values`; append a new value."""
         text = json.dumps(value)
         if text not in self._indices:
             self._indices[text] = len(self.values)
@@ -38,33 +38,28 @@ class SharedNodes:
         return self._indices[text]
 
     def shared(self, value: Any) -> Any:
-        """The stored value that equals this one."""
+        """Return the stored value that equals this one."""
         return self.values[self.index(value)]
 
     def config(self, config: Node) -> Node:
-        """A config made of stored nodes. Many configs share them: do not write into them."""
+        """Return a config made of stored nodes. Many configs share them: do not write into them."""
         return {key: self.shared(node) for key, node in config.items()}
 
 
 def pack(variants: Iterable[Any], cells: Iterable[Any]) -> PackedPlan:
-    """Variants and cells as plain data."""
+    """Return variants and cells as plain data."""
     nodes = SharedNodes()
-    packed = [
-        [
-            v.key,
-            v.arm,
-            v.setting,
-            nodes.index(v.choices),
-            nodes.index(list(v.config)),
-            [nodes.index(node) for node in v.config.values()],
-        ]
-        for v in variants
-    ]
+    packed: list[list[Any]] = []
+    for variant in variants:
+        choices = nodes.index(variant.choices)
+        names = nodes.index(list(variant.config))
+        values = [nodes.index(node) for node in variant.config.values()]
+        packed.append([variant.key, variant.arm, variant.setting, choices, names, values])
     return {"format": FORMAT, "nodes": nodes.values, "variants": packed, "cells": _grouped(cells)}
 
 
 def without_secrets(value: Any) -> Any:
-    """A copy without secrets, including those in overrides (`key=value`). Each distinct text is checked once."""
+    """Return a copy without secrets, also in overrides (`key=value`). Each distinct text is checked once."""
     cleaned: dict[str, str] = {}
 
     def text(raw: str) -> str:
@@ -76,34 +71,32 @@ def without_secrets(value: Any) -> Any:
         if isinstance(item, dict):
             return {k: redact({k: v})[k] if is_secret_key(str(k)) else copied(v) for k, v in item.items()}
         if isinstance(item, list | tuple):
-            return [copied(each) for each in item]
+            return list(map(copied, item))
         return text(item) if isinstance(item, str) else item
 
     return copied(value)
 
 
 def variants(packed: PackedPlan) -> list[Variant]:
-    """The variants. Equal nodes are one object."""
+    """Return the variants. Equal nodes are one object."""
     nodes = packed["nodes"]
-    return [
-        Variant(
-            key=key,
-            arm=arm,
-            setting=setting,
-            choices=dict(nodes[choices]),
-            config={name: nodes[index] for name, index in zip(nodes[names], indices, strict=True)},
-        )
-        for key, arm, setting, choices, names, indices in packed["variants"]
-    ]
+    unpacked = []
+    for key, arm, setting, choices, names, indices in packed["variants"]:
+        config = {name: nodes[index] for name, index in zip(nodes[names], indices, strict=True)}
+        unpacked.append(Variant(key=key, arm=arm, setting=setting, choices=dict(nodes[choices]), config=config))
+    return unpacked
 
 
 def cells(packed: PackedPlan) -> list[tuple[str, int, str]]:
-    """(variant, seed, run) of each cell."""
-    return [(variant, seed, f"{folder}/s{seed}") for variant, folder, seeds in packed["cells"] for seed in seeds]
+    """Return (variant, seed, run) of each cell."""
+    unpacked = []
+    for variant, folder, seeds in packed["cells"]:
+        unpacked += [(variant, seed, f"{folder}/s{seed}") for seed in seeds]
+    return unpacked
 
 
 def _grouped(cells: Iterable[Any]) -> list[list[Any]]:
-    """[variant, folder, seeds] of consecutive cells that differ only in their seed."""
+    """Return [variant, folder, seeds] of consecutive cells that differ only in their seed."""
     groups: list[list[Any]] = []
     for cell in cells:
         folder, _, last = cell.run.rpartition("/")

@@ -30,10 +30,8 @@ def store_plan(plan: SweepPlan) -> list[str]:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove what killed planners left: temporary files, and the locks by which others saw a search alive.
-
-    All files of the folder are written inside `exclusive`, so a temporary file that is seen here has no writer.
-    """
+    """Remove the temporary files of killed planners, and the locks by which other processes saw a search alive."""
+    # All files of the folder are written inside `exclusive`, so a temporary file that is seen here has no writer.
     remove_temporary(folder)
     remove_temporary(folder / JOB_FILES)
     for path in folder.glob(f".{SEARCH_LOCK}-*.lock"):
@@ -48,7 +46,8 @@ def refuse_other_question(plan: SweepPlan) -> None:
         old = SweepPlan.load(plan.folder)
     except UserError:  # the plan is missing, or damaged, which `store_plan` reports
         return
-    path, old_path = plan.facts.get("file"), old.facts.get("file")
+    path = plan.facts.get("file")
+    old_path = old.facts.get("file")
     if not path or not old_path or plan_content(old) == plan_content(plan):
         return
     if Path(old_path).is_file() and not Path(old_path).samefile(path):
@@ -68,35 +67,39 @@ def _store(plan: SweepPlan) -> list[str]:
             messages = [f"{error}; it is kept as {_set_aside(plan, 'damaged')}"]
         else:
             changed = plan_content(old) != plan_content(plan)
-            change = f"the question has changed: {difference(old, plan)}"
+            change = f"the question has changed: {difference(old, plan)}" if changed else ""
             if searching and old.cells:
                 return [f"{change}; the old plan stays until the search has ended"] if changed else []
             if changed:
-                time = re.sub(r"[^\dTZ]", "", str(old.facts.get("time") or "before").partition(".")[0])
+                seconds = str(old.facts.get("time") or "before").partition(".")[0]
+                time = re.sub(r"[^\dTZ]", "", seconds)  # without colons, which not every file system takes
                 messages = [f"{change}; the old plan is kept as {_set_aside(plan, time)}"]
     plan.save()
     return messages
 
 
 def plan_content(plan: SweepPlan) -> object:
-    """What two plans of the same content have in common: the question and its runs.
+    """Return the question of a plan and its runs, which are equal for two plans of the same content.
 
     The cells of a search depend on its trials, so there only the question and the arms count.
     """
     question = {key: value for key, value in plan.question.items() if key not in DESCRIPTIVE_KEYS}
     arms = [[arm.name, arm.overrides, arm.levels] for arm in plan.arms]
-    refused = [(each.arm, each.setting) for each in plan.refused]
     # Without secrets, as in the file: otherwise a plan would differ from its own copy there.
-    return without_secrets([question, arms]), None if question.get("search") else (plan.cells, refused)
+    plain = without_secrets([question, arms])
+    if question.get("search"):
+        return plain, None
+    return plain, (plan.cells, [(refused.arm, refused.setting) for refused in plan.refused])
 
 
 def difference(old: SweepPlan, new: SweepPlan) -> str:
-    """What the new plan has and the old one has not, and the other way round."""
-    before, now = ({cell.run for cell in plan.cells} for plan in (old, new))
+    """Describe the arms, runs and keys by which two plans differ."""
+    before = {cell.run for cell in old.cells}
+    now = {cell.run for cell in new.cells}
     changes = []
-    for label, one, other in (("new arms", new, old), ("removed arms", old, new)):
-        others = {arm.name for arm in other.arms}
-        names = [arm.name for arm in one.arms if arm.name not in others]
+    for label, plan, other in (("new arms", new, old), ("removed arms", old, new)):
+        other_names = {arm.name for arm in other.arms}
+        names = [arm.name for arm in plan.arms if arm.name not in other_names]
         if names:
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
             changes.append(f"{label}: {', '.join(names[:_NAMED])}{more}")
@@ -104,17 +107,20 @@ def difference(old: SweepPlan, new: SweepPlan) -> str:
         changes.append(f"{len(now & before)} runs as before, {len(now - before)} new")
         if before - now:
             changes.append(f"{len(before - now)} no longer part of it (their folders stay)")
-    ignored = (*DESCRIPTIVE_KEYS, "kind")
-    either = dict.fromkeys([*new.question, *old.question])
-    keys = [key for key in either if key not in ignored and new.question.get(key) != old.question.get(key)]
+    keys = [
+        key
+        for key in dict.fromkeys([*new.question, *old.question])
+        if key not in (*DESCRIPTIVE_KEYS, "kind") and new.question.get(key) != old.question.get(key)
+    ]
     if keys:
         changes.append(f"changed keys: {', '.join(keys)}")
     return "; ".join(changes) or "other arms are refused"
 
 
 def _set_aside(plan: SweepPlan, suffix: str) -> str:
+    """Rename plan.json to plan-SUFFIX.json, or with a number where that exists. Return the name."""
     for number in range(1000):
-        name = f"plan-{suffix}{f'-{number}' if number else ''}.json"
+        name = f"plan-{suffix}-{number}.json" if number else f"plan-{suffix}.json"
         if not (plan.folder / name).exists():
             os.replace(plan.folder / FILE, plan.folder / name)
             return name

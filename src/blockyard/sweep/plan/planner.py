@@ -19,6 +19,7 @@ from blockyard.config.untrusted.targets import locate
 from blockyard.errors import UserError, fold
 from blockyard.runs.costs import COSTS
 from blockyard.runs.identity import run_name
+from blockyard.runs.metric_name import MetricName
 from blockyard.runs.provenance import provenance
 from blockyard.sweep.cells import ARM_LEVEL, Arm, Cell, Refused, Setting, Variant
 from blockyard.sweep.plan import cell_settings
@@ -35,138 +36,15 @@ from blockyard.sweep.plan.sizes import (
 )
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.plan.target_metric import validation_metric
-from blockyard.sweep.spec.keys import Space, settings_of, space_of
+from blockyard.sweep.spec.keys import Range, Space, settings_of, space_of
 from blockyard.sweep.spec.override_text import override_problem
 from blockyard.sweep.spec.question import BadQuestionError, Question, read
 
 if TYPE_CHECKING:
     from blockyard.engine.data_reader import DataReader
 
-
-_AT_THE_END = re.compile(r"\d+(x|loops)")  # of a metric's name after "@": longer sequences, more loops
-
-# Checks of a plan as a whole: settings that undo the match of sizes, and arms that are the same run.
-
-
-@dataclass(frozen=True)
-class SizeMatch:
-    """The size that is matched between the arms, if any.
-
-    by: "params", "flops" or None; matched: what `solve_widths`, or a ladder, recorded
-    """
-
-    by: str | None
-    matched: MatchedSizes | LadderSizes
-    sizes: ModelSizes
-
-    def problems(self, arm: str, config: Node) -> list[str]:
-        """Why a config would undo the match of its arm."""
-        if not self.by or self.sizes.measure(config, self.by) == self.matched["arms"][arm]["value"]:
-            return []
-        return [f"it changes the {BUDGETS[self.by]} of {arm}, so the arms would no longer match; remove it"]
-
-
-def infer_integers(space: Space, config: Node) -> None:
-    """Mark the ranges of a search space that are of whole numbers, because their option takes no others.
-
-    config: complete, of the sweep's base, or of the arm that has the space
-    """
-    for key, dimension in space.items():
-        if not isinstance(dimension, dict) or "int" in dimension:
-            continue
-        if not all(isinstance(dimension.get(name, 1), int) for name in ("low", "high", "step")):
-            continue
-        node, last = _owner(config, key)
-        option = options(locate(node["_target_"])).get(last) if is_node(node) else None
-        low, high = dimension["low"], dimension["high"]
-        if option is not None and option.problem(low) is None and option.problem((low + high) / 2 + 0.25) is not None:
-            dimension["int"] = True
-
-
-def arms_without_space(question: Question, variants: Iterable[Variant]) -> Iterator[str]:
-    """Yield which arms have not every option of the search space, or not with all its values."""
-    for variant in variants:
-        space = space_of(question.keys.search, variant.arm) if question.keys.search else {}
-        for key, dimension in space.items():
-            if "." not in key or key.partition(".")[0] in space:  # a choice, or an option of one that is searched
-                continue
-            if layer_kinds.is_choice(key):  # as of any other choice, `space_problems` tries every value
-                continue
-            node, last = _owner(variant.config, key)
-            if node is None:
-                yield f"search.space.{key}: arm {variant.arm} has no such option; leave the arm out, or the key"
-            elif is_node(node) and (option := options(locate(node["_target_"])).get(last)) is not None:
-                values = dimension if isinstance(dimension, list) else (dimension["low"], dimension["high"])
-                for value in values:
-                    if problem := option.problem(value):
-                        yield f"search.space.{key}: arm {variant.arm} cannot have {to_text(value)}: {problem}"
-
-
-def _owner(config: Node, key: str) -> tuple[Node | None, str]:
-    """The mapping in a config that a dotted key sets a value of, None where it has no such value; and the last name.
-
-    A mapping that is a value itself, such as optimizer.rates, has any name.
-    """
-    *path, last = layer_kinds.place(config, key).split(".")
-    node: Any = config
-    for part in path:
-        node = node.get(part) if isinstance(node, dict) else None
-    return (node if isinstance(node, dict) and (last in node or not is_node(node)) else None), last
-
-
-def space_problems(
-    arm: str, space: Space, where: str, overrides: Sequence[str], composer: CellComposer, match: SizeMatch
-) -> Iterator[str]:
-    """Yield which values of a search space an arm, composed from `overrides`, cannot have, and why. where: its key"""
-    for key, dimension in space.items():
-        for value in dimension if isinstance(dimension, list) else (dimension["low"], dimension["high"]):
-            composed, reasons = composer.checked([*overrides, to_override(key, value)])
-            reasons = reasons or match.problems(arm, composed.config)
-            yield from (f"{where}.{key}: {to_text(value)}: {reason}" for reason in reasons)
-
-
-def tune_problems(variants: Iterable[Variant], match: SizeMatch) -> Iterator[str]:
-    """Yield which tuned settings change the matched size."""
-    for variant in variants:
-        setting = " ".join(to_override(*item) for item in variant.setting.items())
-        yield from (f"tune: {setting}: {reason}" for reason in match.problems(variant.arm, variant.config))
-
-
-def duplicates(question: Question, variants: Iterable[Variant], folder: Callable[[Variant], str]) -> Iterator[str]:
-    """Yield pairs of arms, or of settings of one arm, that are the same run. folder: of a variant's runs."""
-    seen: dict[str, Variant] = {}
-    for variant in variants:
-        other = seen.setdefault(folder(variant).rpartition("-")[2], variant)
-        if other is variant:
-            continue
-        if other.arm != variant.arm:
-            yield (
-                f"arms {other.arm} and {variant.arm} are the same run: their overrides change nothing that is "
-                f"computed ({_overrides_of(question, other.arm)} and {_overrides_of(question, variant.arm)})"
-            )
-        else:
-            yield f"tune: settings {other.setting} and {variant.setting} of arm {variant.arm} are the same run"
-
-
-def _overrides_of(question: Question, name: str) -> str:
-    return " ".join(next(arm.overrides for arm in question.arms if arm.name == name)) or "no overrides"
-
-
-# What a sweep file names that exists nowhere.
-
 LISTED = 10  # problems of one kind that are reported in full
-
-
-def misspelt(composer: CellComposer, base: Sequence[str], arms: Sequence[Arm]) -> list[str]:
-    """Return issues for names in base and arms that exist nowhere, to be reported with the file's other problems."""
-    shared = [str(issue) for issue in composer.compose(base).issues if issue.unknown]
-    own = {
-        f"{arm.name}: {issue}": None
-        for arm in arms
-        for issue in composer.compose([*base, *arm.overrides]).issues
-        if issue.unknown and str(issue) not in shared
-    }
-    return [*(f"base: {text}" for text in shared), *list(own)[:LISTED]]
+_MEASURED_AT_END = re.compile(r"\d+(x|loops)")  # of a metric's name after "@": longer sequences, more loops
 
 
 def make_plan(
@@ -181,12 +59,14 @@ def make_plan(
     until_decided: bool = False,
     data: DataReader | None = None,
 ) -> SweepPlan:
-    """Make the plan of a sweep file; writes nothing.
+    """Return the plan of a sweep file. Writes nothing.
 
-    outputs: the folder of all runs; overrides: added to the file's base; seeds: in place of the file's
-    until_decided: whether seeds are given out until every comparison is decided, whatever the file says
+    outputs: the folder of all runs
+    overrides: added to the file's base
+    seeds: replaces the seeds of the file
+    until_decided: add seeds until every comparison is decided, whatever the file says
     elsewhere: whether cells run on other machines, so that GPUs missing on this one do not matter
-    data: reads the data of the cells, so that what their runs would refuse is refused here; None reads none
+    data: reads the data of the cells, so that data which their runs would refuse are refused here; None reads none
     Raises BadQuestionError with every problem of the file, its base or its baseline, or where two arms are the same
     run.
     """
@@ -194,8 +74,9 @@ def make_plan(
     composer = CellComposer(config_dirs, elsewhere=elsewhere, outputs=folder, data=data)
     try:
         question = read(Path(path), seeds, until_decided)
-    except BadQuestionError as bad:
-        raise BadQuestionError([*bad.problems, *misspelt(composer, [*bad.base, *overrides], bad.arms)]) from bad
+    except BadQuestionError as error:
+        unknown_names = misspelt(composer, [*error.base, *overrides], error.arms)
+        raise BadQuestionError([*error.problems, *unknown_names]) from error
     planner = _Planner(question, [*question.base, *overrides], composer)
     planner.check_base(overrides)
     planner.add_variants()
@@ -207,6 +88,10 @@ def make_plan(
         "notes": planner.notes(),
         "remarks": planner.remarks(),
     }
+    if planner.matched:
+        facts["match"] = planner.matched
+    if question.keys.ladder:
+        facts["ladder"] = planner.climb.sizes
     return SweepPlan(
         name=question.name,
         question=question.as_dict() | {"base": planner.base},
@@ -215,9 +100,7 @@ def make_plan(
         variants=planner.variants,
         cells=() if question.keys.search else tuple(planner.cells()),
         refused=tuple(planner.refused),
-        facts=facts
-        | ({"match": planner.matched} if planner.matched else {})
-        | ({"ladder": planner.climb.sizes} if question.keys.ladder else {}),
+        facts=facts,
     )
 
 
@@ -241,37 +124,48 @@ class _Planner:
     _folders: dict[str, str] = field(default_factory=dict)
 
     def check_base(self, overrides: Sequence[str]) -> None:
-        """Check what all arms share, and find the metric. Raises BadQuestionError for a base that cannot run."""
-        own = [each for each in overrides if not each.startswith("allow=")]
-        if problems := [problem for each in own if (problem := override_problem(each, "base"))]:
+        """Check the base and find the metric. Raises BadQuestionError for a base that cannot run."""
+        problems = []
+        for override in overrides:
+            problem = None if override.startswith("allow=") else override_problem(override, "base")
+            if problem:
+                problems.append(problem)
+        if problems:
             raise BadQuestionError(problems)
         composed, problems = self.composer.checked(self.base)
         if problems:
-            more = misspelt(self.composer, self.base, self.question.arms)
-            raise BadQuestionError(list(dict.fromkeys([*(f"base: {problem}" for problem in problems), *more])))
+            unknown_names = misspelt(self.composer, self.base, self.question.arms)
+            problems = [*(f"base: {problem}" for problem in problems), *unknown_names]
+            raise BadQuestionError(list(dict.fromkeys(problems)))
         if (self.question.keys.match or self.question.keys.ladder) and composed.matched:
             key = "match" if self.question.keys.match else "ladder"
             raise BadQuestionError([f"{key}: the base sets match.{composed.matched['by']} too; remove one of them"])
         infer_integers(self.question.space, composed.config)
+        self._find_metric(composed.config)
+
+    def _find_metric(self, config: Node) -> None:
+        """Set `metric` from the base's config, or `metric_problem`, which is reported with the problems of the arms."""
+        reached = self.question.reached
+        is_cost = self.question.keys.metric in COSTS
+        measured = None if is_cost else self.question.keys.metric
+        if reached:
+            measured = reached.metric
         try:
-            allow = list(composed.config.get("allow") or [])
-            reached = self.question.reached
-            is_cost = self.question.keys.metric in COSTS
-            measured = reached.metric if reached else None if is_cost else self.question.keys.metric
-            validation, chooses = validation_metric(measured, composed.config, allow)
-        except UserError as error:  # reported with what is wrong in the arms
+            validation, chooses = validation_metric(measured, config, list(config.get("allow") or []))
+        except UserError as error:
             self.metric_problem = [str(error)]
             return
-        search, suffix = self.question.keys.search, validation.partition("@")[2]
-        if search and search["pruner"] != "none" and _AT_THE_END.fullmatch(suffix):
+        search, suffix = self.question.keys.search, MetricName.parse(validation).variant
+        if search and search["pruner"] != "none" and _MEASURED_AT_END.fullmatch(suffix):
             self.metric_problem = [
                 f"search.pruner: {search['pruner']} stops trials by what training measures, and {validation} is "
                 "measured at the end of a run; use pruner: none"
             ]
             return
-        name, direction = self.question.keys.metric or f"test/{validation.partition('/')[2]}", chooses
+        name, direction = self.question.keys.metric or str(MetricName.parse(validation).on("test")), chooses
         if reached:
-            name, direction = str(reached), reached.direction
+            name = str(reached)
+            direction = reached.direction
         elif is_cost:
             direction = COSTS[name][0]
         self.metric = {
@@ -282,7 +176,10 @@ class _Planner:
         }
 
     def add_variants(self) -> None:
-        """Add every variant, or why it is refused. Raises BadQuestionError where the arms could not be compared."""
+        """Add every variant, or the reasons why it is refused.
+
+        Raises BadQuestionError for arms that cannot be compared.
+        """
         settings = settings_of(self.question.tune)
         sized = self._sized()
         for arm in self.question.arms:
@@ -290,41 +187,43 @@ class _Planner:
                 key = f"{arm.name}#{number}" if self.question.tune else arm.name
                 tuned = [to_override(name, value) for name, value in setting.items()]
                 self._add(key, arm, setting, [*self._overrides(arm, sized), *tuned])
-        baseline, problems = self.question.keys.baseline, list(dict.fromkeys(self.mistakes))[:LISTED]
+        baseline = self.question.keys.baseline
+        problems = list(dict.fromkeys(self.mistakes))[:LISTED]
         if not problems and baseline not in {variant.arm for variant in self.variants.values()}:
-            problems = [
-                f"baseline {each.arm}: {text}" for each in self.refused if each.arm == baseline for text in each.reasons
-            ]
+            for refused in self.refused:
+                if refused.arm == baseline:
+                    problems += [f"baseline {baseline}: {reason}" for reason in refused.reasons]
         problems = [*self.metric_problem, *problems]
         if problems:
             raise BadQuestionError(list(dict.fromkeys(problems)))
         self._check_sizes(sized)
         self._check_splits()
-        if equal := list(duplicates(self.question, self.variants.values(), self.folder)):
-            more = len(equal) - LISTED
-            rest = [f"and {more} more pairs of this kind"] if more > 0 else []
-            raise BadQuestionError([*equal[:LISTED], *rest])
+        pairs = list(duplicates(self.question, self.variants.values(), self.folder))
+        if len(pairs) > LISTED:
+            raise BadQuestionError([*pairs[:LISTED], f"and {len(pairs) - LISTED} more pairs of this kind"])
+        if pairs:
+            raise BadQuestionError(pairs)
 
     def cells(self) -> Iterator[Cell]:
-        """All cells, variant by variant."""
+        """Yield all cells, variant by variant."""
         for variant in self.variants.values():
             for seed in self.question.seeds:
                 yield Cell(variant.key, seed, f"{self._folder_of(variant, seed)}/s{seed}")
 
     def folder(self, variant: Variant) -> str:
-        """The folder of a variant's runs; its name ends in the identity."""
+        """Return the folder of a variant's runs. Its name ends in the identity."""
         if variant.key not in self._folders:
             self._folders[variant.key] = run_name(variant.config)
         return self._folders[variant.key]
 
     def _folder_of(self, variant: Variant, seed: int) -> str:
-        """The folder of a cell's run: that of the variant, unless each seed has data of its own."""
+        """Return the folder of a cell's run: the variant's folder, unless each seed has data of its own."""
         if self.question.keys.resplit:
             return run_name(cell_settings.with_split(variant.config, seed))
         return self.folder(variant)
 
     def notes(self) -> list[str]:
-        """What the planner decided."""
+        """Return the notes about the planner's decisions."""
         return [
             *cell_settings.precision_notes(self.precisions),
             *width_notes(self.matched),
@@ -339,12 +238,12 @@ class _Planner:
         ]
 
     def remarks(self) -> list[str]:
-        """The remarks of `check`, each once; behind the names of the arms that it concerns, unless these are all."""
+        """Return the remarks of `check`, each once; the names of its arms come before it where it concerns not all."""
         planned = {variant.arm for variant in self.variants.values()}
-        lines = []
-        for remark, arms in self.concerned.items():
-            lines.append(remark if len(arms) == len(planned) else f"{fold(arms)}: {remark}")
-        return lines
+        return [
+            remark if len(arms) == len(planned) else f"{fold(arms)}: {remark}"
+            for remark, arms in self.concerned.items()
+        ]
 
     def _add_remarks(self, arm: str, config: Node) -> None:
         facts = self.composer.data_facts(config)
@@ -363,21 +262,7 @@ class _Planner:
     def _add(self, key: str, arm: Arm, setting: Setting, overrides: list[str]) -> None:
         composed, reasons = self.composer.checked(overrides)
         self.mistakes += [f"{arm.name}: {issue}" for issue in composed.issues if issue.unknown]
-        if not reasons and arm.name in self.climb.refused:
-            reasons = [self.climb.refused[arm.name]]
-        if (
-            self.question.keys.match
-            and not self.question.keys.ladder
-            and arm.name not in self.matched.get("arms", {})
-            and not reasons
-        ):
-            reason = self.sizes.failure(composed.config, str(self.question.keys.match))
-            reasons = [
-                "match: no width (model.dim) of this arm gives a model whose size can be compared with the baseline's"
-                + (f" ({reason})" if reason else "")
-            ]
-        if self.question.keys.resplit and "split_seed" not in composed.config["data"] and not reasons:
-            reasons = ["resplit: the splits of this data are fixed, it has no data.split_seed; remove resplit"]
+        reasons = reasons or self._refusal(arm, composed.config)
         if reasons:
             self.refused.append(Refused(arm.name, setting, tuple(reasons)))
             return
@@ -391,8 +276,24 @@ class _Planner:
         choices = self.nodes.shared(composed.choices)
         self.variants[key] = Variant(key, arm.name, config, choices, setting)
 
+    def _refusal(self, arm: Arm, config: Node) -> list[str]:
+        """Return why a sound config cannot be a cell of this sweep; empty where it can."""
+        keys = self.question.keys
+        if arm.name in self.climb.refused:
+            return [self.climb.refused[arm.name]]
+        if keys.match and not keys.ladder and arm.name not in self.matched.get("arms", {}):
+            failure = self.sizes.failure(config, keys.match)
+            reason = f" ({failure})" if failure else ""
+            return [
+                "match: no width (model.dim) of this arm gives a model whose size can be compared with the baseline's"
+                f"{reason}"
+            ]
+        if keys.resplit and "split_seed" not in config["data"]:
+            return ["resplit: the splits of this data are fixed, it has no data.split_seed; remove resplit"]
+        return []
+
     def _sized(self) -> dict[str, list[str]]:
-        """The overrides that give each arm its matched width, or the width and steps of its rung; empty without."""
+        """Return by arm the overrides that set its matched width, or the width and steps of its rung."""
         if self.question.keys.ladder:
             self.climb = self._solve_rungs()
             return self.climb.overrides
@@ -405,12 +306,13 @@ class _Planner:
         return {name: [f"model.dim={width}"] for name, width in widths.items()}
 
     def _solve_rungs(self) -> Climb:
-        """The widths and steps of a ladder. Raises BadQuestionError where the baseline has none at some rung."""
-        ladder, levels = self.question.keys.ladder, {arm.name: arm.levels for arm in self.question.arms}
+        """Return the widths and steps of a ladder. Raises BadQuestionError where the baseline has none at some rung."""
+        ladder = self.question.keys.ladder
         assert ladder is not None
-        one_each = {arm.levels[ARM_LEVEL]: arm for arm in self.question.arms}
-        composed = {name: self.composer.compose(self._overrides(arm, {})) for name, arm in one_each.items()}
-        baseline = levels[str(self.question.keys.baseline)][ARM_LEVEL]
+        # All rungs of an arm have its overrides, so one of them stands for the arm of the file.
+        arms_of_file = {arm.levels[ARM_LEVEL]: arm for arm in self.question.arms}
+        composed = {name: self.composer.compose(self._overrides(arm, {})) for name, arm in arms_of_file.items()}
+        baseline = self._arm(str(self.question.keys.baseline)).levels[ARM_LEVEL]
         try:
             match = self.question.keys.match
             return solve_rungs(ladder, match, baseline, composed, self.sizes, self.composer.train_size)
@@ -421,7 +323,8 @@ class _Planner:
         """Raise BadQuestionError where each seed is to have its own split and the data have only one."""
         if not self.question.keys.resplit or len(self.question.seeds) < 2:
             return
-        config = next(each.config for each in self.variants.values() if each.arm == self.question.keys.baseline)
+        config = self._config_of(str(self.question.keys.baseline))
+        assert config is not None, "add_variants refuses a plan without a baseline"
         first, second = (cell_settings.with_split(config, seed) for seed in self.question.seeds[:2])
         if self.composer.same_data(first, second):
             raise BadQuestionError(
@@ -429,25 +332,167 @@ class _Planner:
             )
 
     def _check_sizes(self, sized: dict[str, list[str]]) -> None:
-        """Raise BadQuestionError where a setting cannot be had, or would undo the match of the arms' sizes."""
-        by = self.climb.sizes["by"] if self.question.keys.ladder else self.question.keys.match
-        match = SizeMatch(by, self.climb.sizes if self.question.keys.ladder else self.matched, self.sizes)
-        baseline = next(arm for arm in self.question.arms if arm.name == self.question.keys.baseline)
-        spaces = [(baseline, self.question.space, "search.space")]
+        """Raise BadQuestionError where an arm cannot have a setting, or it would undo the match of the arms' sizes."""
+        if self.question.keys.ladder:
+            match = SizeMatch(self.climb.sizes["by"], self.climb.sizes, self.sizes)
+        else:
+            match = SizeMatch(self.question.keys.match, self.matched, self.sizes)
+        spaces = [(self._arm(str(self.question.keys.baseline)), self.question.space, "search.space")]
+        search = self.question.keys.search
+        only = search.get("only", {}) if search else {}
         for arm in self.question.arms:
-            search = self.question.keys.search
-            own = search.get("only", {}).get(arm.name, {}) if search else {}
-            config = next((each.config for each in self.variants.values() if each.arm == arm.name), None)
-            if own and config is not None:
-                infer_integers(own, config)
-                spaces.append((arm, own, f"search.only.{arm.name}"))
-        problems = [
-            problem
-            for arm, space, key in spaces
-            for problem in space_problems(arm.name, space, key, self._overrides(arm, sized), self.composer, match)
-        ]
+            space = only.get(arm.name)
+            config = self._config_of(arm.name)
+            if space and config is not None:
+                infer_integers(space, config)
+                spaces.append((arm, space, f"search.only.{arm.name}"))
+        problems: list[str] = []
+        for arm, space, key in spaces:
+            problems += space_problems(arm.name, space, key, self._overrides(arm, sized), self.composer, match)
         problems = problems or list(arms_without_space(self.question, self.variants.values()))
         if not problems and self.question.tune:
             problems = list(tune_problems(self.variants.values(), match))[:1]
         if problems:
             raise BadQuestionError(problems)
+
+    def _arm(self, name: str) -> Arm:
+        return next(arm for arm in self.question.arms if arm.name == name)
+
+    def _config_of(self, arm: str) -> Node | None:
+        """Return the config of the first variant of an arm; None where all are refused."""
+        return next((variant.config for variant in self.variants.values() if variant.arm == arm), None)
+
+
+@dataclass(frozen=True)
+class SizeMatch:
+    """The size that is matched between the arms, if any.
+
+    by: "params", "flops" or None
+    matched: the record of `solve_widths`, or of a ladder
+    """
+
+    by: str | None
+    matched: MatchedSizes | LadderSizes
+    sizes: ModelSizes
+
+    def problems(self, arm: str, config: Node) -> list[str]:
+        """Return why a config would undo the match of its arm; empty where it would not."""
+        if not self.by or self.sizes.measure(config, self.by) == self.matched["arms"][arm]["value"]:
+            return []
+        return [f"it changes the {BUDGETS[self.by]} of {arm}, so the arms would no longer match; remove it"]
+
+
+def infer_integers(space: Space, config: Node) -> None:
+    """Mark the ranges of a search space that must be of whole numbers, because their option takes no others.
+
+    config: complete, of the sweep's base, or of the arm that has the space
+    """
+    for key, dimension in space.items():
+        if not isinstance(dimension, dict) or "int" in dimension:
+            continue
+        if not all(isinstance(dimension.get(name, 1), int) for name in ("low", "high", "step")):
+            continue
+        node, last = _owner(config, key)
+        option = options(locate(node["_target_"])).get(last) if is_node(node) else None
+        low = dimension["low"]
+        fraction = (low + dimension["high"]) / 2 + 0.25  # between two whole numbers, whichever parity the ends have
+        if option is not None and option.problem(low) is None and option.problem(fraction) is not None:
+            dimension["int"] = True
+
+
+def arms_without_space(question: Question, variants: Iterable[Variant]) -> Iterator[str]:
+    """Yield the arms that lack an option of the search space, or refuse one of its values."""
+    for variant in variants:
+        space = space_of(question.keys.search, variant.arm) if question.keys.search else {}
+        for key, dimension in space.items():
+            if "." not in key or key.partition(".")[0] in space:  # a choice, or an option of one that is searched
+                continue
+            if layer_kinds.is_choice(key):  # as of any other choice, `space_problems` tries every value
+                continue
+            node, last = _owner(variant.config, key)
+            if node is None:
+                yield f"search.space.{key}: arm {variant.arm} has no such option; leave the arm out, or the key"
+                continue
+            option = options(locate(node["_target_"])).get(last) if is_node(node) else None
+            if option is None:
+                continue
+            for value in _values_to_try(dimension):
+                problem = option.problem(value)
+                if problem:
+                    yield f"search.space.{key}: arm {variant.arm} cannot have {to_text(value)}: {problem}"
+
+
+def _values_to_try(dimension: list[Any] | Range) -> list[Any]:
+    """Return all choices of a searched key, or the ends of its range."""
+    return dimension if isinstance(dimension, list) else [dimension["low"], dimension["high"]]
+
+
+def _owner(config: Node, key: str) -> tuple[Node | None, str]:
+    """Return the mapping in a config of which a dotted key sets a value, and the last name of the key.
+
+    The mapping is None where it has no such value. One that is a value itself, such as optimizer.rates, takes any name.
+    """
+    *path, last = layer_kinds.place(config, key).split(".")
+    node: Any = config
+    for part in path:
+        node = node.get(part) if isinstance(node, dict) else None
+    if isinstance(node, dict) and (last in node or not is_node(node)):
+        return node, last
+    return None, last
+
+
+def space_problems(
+    arm: str, space: Space, where: str, overrides: Sequence[str], composer: CellComposer, match: SizeMatch
+) -> Iterator[str]:
+    """Yield the values of a search space that an arm cannot have, and why.
+
+    where: the key of the space in the file
+    overrides: of the arm
+    """
+    for key, dimension in space.items():
+        for value in _values_to_try(dimension):
+            composed, reasons = composer.checked([*overrides, to_override(key, value)])
+            for reason in reasons or match.problems(arm, composed.config):
+                yield f"{where}.{key}: {to_text(value)}: {reason}"
+
+
+def tune_problems(variants: Iterable[Variant], match: SizeMatch) -> Iterator[str]:
+    """Yield the tuned settings that change the matched size."""
+    for variant in variants:
+        setting = " ".join(to_override(key, value) for key, value in variant.setting.items())
+        for reason in match.problems(variant.arm, variant.config):
+            yield f"tune: {setting}: {reason}"
+
+
+def duplicates(question: Question, variants: Iterable[Variant], folder: Callable[[Variant], str]) -> Iterator[str]:
+    """Yield pairs of arms, or of settings of one arm, that are the same run.
+
+    folder: returns the folder of a variant's runs, whose name ends in the identity
+    """
+    by_identity: dict[str, Variant] = {}
+    for variant in variants:
+        other = by_identity.setdefault(folder(variant).rpartition("-")[2], variant)
+        if other is variant:
+            continue
+        if other.arm != variant.arm:
+            yield (
+                f"arms {other.arm} and {variant.arm} are the same run: their overrides change nothing that is "
+                f"computed ({_overrides_of(question, other.arm)} and {_overrides_of(question, variant.arm)})"
+            )
+        else:
+            yield f"tune: settings {other.setting} and {variant.setting} of arm {variant.arm} are the same run"
+
+
+def _overrides_of(question: Question, name: str) -> str:
+    return " ".join(next(arm.overrides for arm in question.arms if arm.name == name)) or "no overrides"
+
+
+def misspelt(composer: CellComposer, base: Sequence[str], arms: Sequence[Arm]) -> list[str]:
+    """Return issues for names in base and arms that exist nowhere, to be reported with the file's other problems."""
+    of_base = [str(issue) for issue in composer.compose(base).issues if issue.unknown]
+    of_arms: dict[str, None] = {}  # each once, in order
+    for arm in arms:
+        for issue in composer.compose([*base, *arm.overrides]).issues:
+            if issue.unknown and str(issue) not in of_base:
+                of_arms[f"{arm.name}: {issue}"] = None
+    return [*(f"base: {text}" for text in of_base), *list(of_arms)[:LISTED]]

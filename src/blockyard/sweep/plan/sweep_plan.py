@@ -36,10 +36,12 @@ FOLDER = "sweeps"
 
 
 class MetricFacts(TypedDict, total=False):
-    """What the arms are compared by.
+    """The metric by which the arms are compared.
 
-    validation: the metric that chooses settings; direction: max or min, of the comparison; validation_direction: of the
-    metric that chooses, which differs for outcomes of whole runs and for costs; plans of earlier versions have it not
+    validation: the metric that chooses settings
+    direction: max or min, of the comparison
+    validation_direction: of the metric that chooses; it differs for outcomes of whole runs and for costs, and plans of
+        earlier versions lack it
     """
 
     name: str
@@ -49,9 +51,11 @@ class MetricFacts(TypedDict, total=False):
 
 
 class TrialRecord(TypedDict):
-    """One trial in plan.json. value: the mean over its seeds, each in `values`; run: the folder of the first one.
+    """One trial in plan.json.
 
-    curve: the values that the pruner saw, of the first seed
+    value: the mean over its seeds, each in `values`
+    run: the folder of the first seed
+    curve: the values of the first seed that the pruner saw
     """
 
     number: int
@@ -72,7 +76,7 @@ class ArmTrials(TypedDict):
 
 
 class SearchFacts(TypedDict):
-    """What a search does. metric: on validation; direction: max or min; seed: of all trials"""
+    """The settings of a search. metric: on validation; direction: max or min; seed: of all trials"""
 
     trials: int
     sampler: str
@@ -89,11 +93,14 @@ class SearchRecord(SearchFacts):
 
 
 class PlanFacts(TypedDict, total=False):
-    """How a plan came about; of an earlier release without later keys.
+    """The origin of a plan. One of an earlier release lacks later keys.
 
     time, command, folder, versions, git, host: see `runs.provenance`
-    overrides, config_dirs: of the command line; file: the sweep file's path
-    notes: what the planner decided; remarks: of `check` on the configs; search: the trials, once they have ended
+    overrides, config_dirs: of the command line
+    file: the sweep file's path
+    notes: the decisions of the planner
+    remarks: of `check` on the configs
+    search: the trials, once they have ended
     match, ladder: the sizes that were solved for
     """
 
@@ -120,8 +127,8 @@ class SweepPlan:
 
     question: the sweep file's content as plain data, defaults included; `base` with the command line's overrides
     outputs: the folder of all runs; the sweep's own is `folder`
-    cells: all that may run; for a tuned sweep `tune.cells_of_tuning` selects those that do
-    facts: how it came about
+    cells: all that may run; for a tuned sweep `tune.cells_of_tuning` selects the ones that do
+    facts: its origin
     """
 
     name: str
@@ -140,21 +147,21 @@ class SweepPlan:
 
     @property
     def search(self) -> Search:
-        """The search of the sweep file, which has one."""
+        """The search of a sweep file that has one."""
         search = self.question["search"]
         assert search is not None
         return search
 
     def config(self, cell: Cell) -> Node:
-        """A copy of the complete config of a cell; a logger names the run after arm and seed."""
-        config = copy.deepcopy(self.variants[cell.variant].config) | {"seed": cell.seed, "outputs": self.outputs}
+        """Return a copy of the complete config of a cell. A logger names the run after arm and seed."""
+        variant = self.variants[cell.variant]
+        config = copy.deepcopy(variant.config) | {"seed": cell.seed, "outputs": self.outputs}
         if self.question.get("resplit"):
             config = with_split(config, cell.seed)
-        variant = self.variants[cell.variant]
         return with_run_name(config, cell_name(variant.arm, variant.setting, cell.seed))
 
     def path(self, cell: Cell) -> Path:
-        """The cell's run folder."""
+        """Return the cell's run folder."""
         return Path(self.outputs) / cell.run
 
     def save(self) -> Path:
@@ -165,7 +172,7 @@ class SweepPlan:
             "outputs": self.outputs,
             "question": self.question,
             "arms": [{"name": arm.name, "overrides": arm.overrides, "levels": arm.levels} for arm in self.arms],
-            "refused": [asdict(each) for each in self.refused],
+            "refused": [asdict(refused) for refused in self.refused],
             "facts": self.facts,
             **compact_json.pack(self.variants.values(), self.cells),
         }
@@ -182,10 +189,12 @@ class SweepPlan:
                 question=data["question"],
                 # From the path, because the folder may have moved together with its runs.
                 outputs=str(folder.absolute().parents[1]),
-                arms=tuple(Arm(a["name"], tuple(a["overrides"]), a["levels"]) for a in data["arms"]),
-                variants={each.key: each for each in compact_json.variants(data)},
+                arms=tuple(Arm(arm["name"], tuple(arm["overrides"]), arm["levels"]) for arm in data["arms"]),
+                variants={variant.key: variant for variant in compact_json.variants(data)},
                 cells=tuple(Cell(*cell) for cell in compact_json.cells(data)),
-                refused=tuple(Refused(r["arm"], r["setting"], tuple(r["reasons"])) for r in data["refused"]),
+                refused=tuple(
+                    Refused(record["arm"], record["setting"], tuple(record["reasons"])) for record in data["refused"]
+                ),
                 facts=data["facts"],
             )
         except FileNotFoundError as error:

@@ -13,12 +13,14 @@ from blockyard.objective._torchmetrics import import_torchmetrics
 
 
 def validation_metric(metric: str | None, config: Node, allow: list[str]) -> tuple[str, str]:
-    """The validation metric of a sweep, val/NAME, and "max" or "min".
+    """Return the validation metric of a sweep, val/NAME, and "max" or "min".
 
-    metric: the sweep's metric, reported on test; with `@4x` at its end where the config evaluates sequences of that
-    length, `@4loops` where it evaluates so many loops, or `@ema` where a callback of that name averages the weights,
-    `@NAME` of a slice of the data; None is the objective's own. For a score of what runs write (test/written_cer) and a
-    number from inside the model (test/inspect_outliers), validation is that of the objective's own.
+    A score of generated texts (test/written_cer) and a number from inside the model (test/inspect_outliers) exist on
+    test alone. Their validation metric is the objective's own.
+
+    metric: the sweep's metric, reported on test; None is the objective's own. It ends in `@4x` where the config
+        evaluates sequences of that length, `@4loops` where it evaluates this number of loops, `@ema` where a callback
+        of that name averages the weights, `@NAME` for a slice of the data
     Raises UserError where runs of this config do not measure it.
     """
     import_torchmetrics(allow)
@@ -26,15 +28,19 @@ def validation_metric(metric: str | None, config: Node, allow: list[str]) -> tup
     best, mode = objective.best()
     name = best if metric is None else metric.removeprefix("test/").removeprefix("val/")
     plain, at, after = name.partition("@")
-    factors = list((config.get("trainer") or {}).get("extrapolate") or [])
+    trainer = config.get("trainer") or {}
+    factors = trainer.get("extrapolate") or []
     lengths = [f"{factor}x" for factor in sorted({1, *factors})] if factors else []
-    loops = [f"{times}loops" for times in (config.get("trainer") or {}).get("loops") or []]
-    suffixes = [*lengths, *loops, *_averages(config)]
+    loops = [f"{times}loops" for times in trainer.get("loops") or []]
+    suffixes = [*lengths, *loops, *_averaging_callbacks(config)]
     data = instantiate(config["data"], allow).spec
     counts = range(data.classes or 0) if data.class_names else None
     unit = getattr(instantiate(config["tokenizer"], allow), "unit", None)  # of tokens of images
-    facts = {"units": (), "bytes_per_token": 1.0} if unit is None else {"units": (unit,), "bytes_per_token": None}
-    metrics = objective.metrics(any_split(class_counts=counts, **facts))
+    if unit is None:
+        split = any_split(class_counts=counts, units=(), bytes_per_token=1.0)
+    else:
+        split = any_split(class_counts=counts, units=(unit,), bytes_per_token=None)
+    metrics = objective.metrics(split)
     if plain in metrics and plain != best and getattr(metrics[plain], "higher_is_better", None) is None:
         raise UserError(
             f"metric: {metric} has no better direction; its class says it: higher_is_better = True or False"
@@ -46,11 +52,11 @@ def validation_metric(metric: str | None, config: Node, allow: list[str]) -> tup
     higher = mode == "max" if plain == best else getattr(metrics.get(plain), "higher_is_better", None)
     of_slice = after in data.slices and (plain == best or data.mixed)
     if higher is None or (at and after not in suffixes and not of_slice):
-        available = [
-            f"test/{each}{suffix}" for each in sorted(metrics) for suffix in ("", *(f"@{x}" for x in suffixes))
-        ]
-        of_slices = sorted(metrics) if data.mixed else [best]
-        available += [f"test/{each}@{name}" for name in data.slices for each in of_slices]
+        available: list[str] = []
+        for key in sorted(metrics):
+            available += [f"test/{key}", *(f"test/{key}@{suffix}" for suffix in suffixes)]
+        for slice_name in data.slices:
+            available += [f"test/{key}@{slice_name}" for key in (sorted(metrics) if data.mixed else [best])]
         hint = "; base: [trainer.extrapolate=[2,4]] evaluates longer sequences" if at and not lengths else ""
         raise UserError(
             f"metric: {metric} is not measured on validation and test; available: {', '.join(available)}{hint}"
@@ -59,7 +65,7 @@ def validation_metric(metric: str | None, config: Node, allow: list[str]) -> tup
 
 
 def _written(metric: str | None, score: str, config: Node) -> str:
-    """The better direction of a score of what runs write. Raises UserError where they write nothing, or have it not."""
+    """Return the better direction of a score of generated texts. Raises UserError where runs do not compute it."""
     if not (config.get("trainer") or {}).get("write"):
         raise UserError(
             f"metric: {metric} is a score of generated texts; base: [trainer.write=true] generates them at the end"
@@ -67,22 +73,25 @@ def _written(metric: str | None, score: str, config: Node) -> str:
     if score not in DIRECTIONS or str(metric).startswith("val/"):
         raise UserError(
             f"metric: {metric} is not a score of generated texts; available: "
-            f"{', '.join(f'test/written_{each}' for each in DIRECTIONS)}"
+            f"{', '.join(f'test/written_{key}' for key in DIRECTIONS)}"
         )
     return DIRECTIONS[score]
 
 
 def _inspected(metric: str | None, name: str, config: Node) -> str:
-    """The better direction of a number from inside the model. Raises UserError where runs do not measure it."""
+    """Return the better direction of a number from inside the model. Raises UserError where runs do not measure it."""
     if name not in INSIDE or str(metric).startswith("val/"):
-        available = ", ".join(f"test/inspect_{each}" for each in INSIDE)
+        available = ", ".join(f"test/inspect_{key}" for key in INSIDE)
         raise UserError(f"metric: {metric} is not measured inside a model; available: {available}")
     if name not in ((config.get("trainer") or {}).get("inspect") or ()):
         raise UserError(f"metric: {metric} is measured at the end with base: [trainer.inspect=[{name}]]")
     return INSIDE[name]
 
 
-def _averages(config: Node) -> list[str]:
-    """The names of the callbacks that average the weights."""
-    nodes = {name: node for name, node in (config.get("callbacks") or {}).items() if is_node(node)}
-    return [name for name, node in nodes.items() if getattr(locate(node["_target_"]), "averages", False)]
+def _averaging_callbacks(config: Node) -> list[str]:
+    """Return the names of the callbacks that average the weights."""
+    names = []
+    for name, node in (config.get("callbacks") or {}).items():
+        if is_node(node) and getattr(locate(node["_target_"]), "averages", False):
+            names.append(name)
+    return names

@@ -1,13 +1,13 @@
-"""A sweep file as W&B sweep files: `wandb sweep FILE`, then `wandb agent ID` on any number of machines.
+"""Writes a sweep file as W&B sweep files: `wandb sweep FILE`, then `wandb agent ID` on any number of machines.
 
 Source: W&B's sweep schema (github.com/wandb/sweeps, config/schema.json)
 
-An agent starts `blockyard sweep NAME --one key=value ...`, one cell, which reads the sweep file itself.
-So a cell is the same run in the same folder, whoever starts it. The agent formats `key=value` with
-Python's `str`: numbers stay as they are, all other values are written here as the text that the command
-line takes (null, true, [0.9,0.95]), and no key is nested. An arm may set many keys, so one parameter
-holds its name; for a grid each factor is a parameter. A search gets one file for each arm: in a single
-file W&B would spend the trials on the arm that looks best.
+An agent starts one cell by `blockyard sweep NAME --one key=value ...`, a command that reads the sweep file itself.
+So a cell is the same run in the same folder, whoever starts it. The agent formats `key=value` with Python's `str`:
+numbers stay as they are, all other values are written here as the text that the command line takes
+(null, true, [0.9,0.95]), and no key is nested. An arm may set many keys, so one parameter holds its name; for a grid
+each factor is a parameter. A search gets one file for each arm: in a single file W&B would spend the trials on the arm
+that looks best.
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ def write(plan: SweepPlan, out: Path | None = None) -> str:
 
     out: a folder; None is wandb/ next to the sweep file, or ./sweeps/wandb/ for a shipped one
     """
-    folder = out or _default_folder(Path(plan.question.get("path") or "sweeps/x"))
+    folder = out
+    if folder is None:
+        file = Path(plan.question.get("path") or "sweeps/x")
+        is_shipped = file.absolute().parent in shipped_folders()
+        folder = (Path("sweeps") if is_shipped else file.parent) / FOLDER
     paths = []
     for name, content in files(plan, folder).items():
         paths.append(folder / name)
@@ -53,34 +57,32 @@ def write(plan: SweepPlan, out: Path | None = None) -> str:
     return "\n".join(map(str, paths))
 
 
-def _default_folder(path: Path) -> Path:
-    """wandb/ next to a sweep file of the user's; of a shipped one below the working folder."""
-    shipped = path.absolute().parent in shipped_folders()
-    return (Path("sweeps") if shipped else path.parent) / FOLDER
-
-
 def files(plan: SweepPlan, folder: Path = Path("sweeps") / FOLDER) -> dict[str, str]:
-    """The content of each file by its name. folder: where they will lie, as their first lines name them"""
-    arms = [arm.name for arm in plan.arms if any(v.arm == arm.name for v in plan.variants.values())]
+    """Return the content of each file by its name. folder: the place of the files, which their first lines name"""
+    planned = {variant.arm for variant in plan.variants.values()}
+    arms = [arm.name for arm in plan.arms if arm.name in planned]
     if not arms:
         raise UserError(f"{plan.name}: every arm is refused, so W&B has nothing to run")
     if plan.question.get("search"):
-        return {
-            f"{plan.name}.{arm}.yaml": _text(plan, folder / f"{plan.name}.{arm}.yaml", _searched(plan, arm))
-            for arm in arms
-        }
-    return {f"{plan.name}.yaml": _text(plan, folder / f"{plan.name}.yaml", _grid(plan, arms))}
+        contents = {f"{plan.name}.{arm}.yaml": _search_of(plan, arm) for arm in arms}
+    else:
+        contents = {f"{plan.name}.yaml": _grid(plan, arms)}
+    return {name: _text(plan, folder / name, content) for name, content in contents.items()}
 
 
 def _grid(plan: SweepPlan, arms: list[str]) -> dict[str, object]:
+    """Return the method and parameters of a sweep without a search: every arm, tuned setting and seed."""
     seeds = list(plan.question["seeds"])
-    tuning = seeds[: plan.question.get("tune_seeds") or len(seeds)] if plan.question.get("tune") else seeds
-    tuned = {key: _values(values) for key, values in (plan.question.get("tune") or {}).items()}
+    tune = plan.question.get("tune") or {}
+    if tune:
+        seeds = seeds[: plan.question.get("tune_seeds") or len(seeds)]
     parameters = _factors(plan, arms) or {ARM: {"values": arms}}
-    return {"method": "grid", "parameters": {**parameters, **tuned, SEED: {"values": tuning}}}
+    parameters |= {key: _values(values) for key, values in tune.items()}
+    return {"method": "grid", "parameters": parameters | {SEED: {"values": seeds}}}
 
 
-def _searched(plan: SweepPlan, arm: str) -> dict[str, object]:
+def _search_of(plan: SweepPlan, arm: str) -> dict[str, object]:
+    """Return the method and parameters of the search of an arm."""
     search = plan.search
     if search.get("seeds", 1) > 1:
         raise UserError(
@@ -95,22 +97,27 @@ def _searched(plan: SweepPlan, arm: str) -> dict[str, object]:
 
 
 def _factors(plan: SweepPlan, arms: list[str]) -> dict[str, object]:
-    """Each factor of a grid as a parameter; empty where the factors do not identify an arm, or an arm is refused."""
+    """Return each factor of a grid as a parameter; empty where factors do not identify an arm, or an arm is refused."""
     if plan.question.get("kind") != "grid" or len(arms) < len(plan.arms):
         return {}
     body = plan.question["grid"]
     if {ARM, SEED, *(plan.question.get("tune") or {})} & set(body):
         return {}
-    return {
-        name: {"values": list(map(str, levels))} if isinstance(levels, dict) else _values(levels)
-        for name, levels in body.items()
-    }
+    parameters: dict[str, object] = {}
+    for name, levels in body.items():
+        # Named levels are a mapping, whose keys the command line takes as they are.
+        parameters[name] = {"values": list(map(str, levels))} if isinstance(levels, dict) else _values(levels)
+    return parameters
 
 
 def _distribution(dimension: Any) -> dict[str, object]:
+    """Return W&B's distribution of a searched key."""
     if not isinstance(dimension, dict):
         return _values(dimension)
-    low, high, step, log = dimension["low"], dimension["high"], dimension.get("step"), bool(dimension.get("log"))
+    low = dimension["low"]
+    high = dimension["high"]
+    step = dimension.get("step")
+    log = bool(dimension.get("log"))
     if dimension.get("int"):
         if log or step not in (None, 1):
             kind = "q_log_uniform_values" if log else "q_uniform"
@@ -123,40 +130,49 @@ def _distribution(dimension: Any) -> dict[str, object]:
 
 
 def _values(values: list[Any]) -> dict[str, object]:
-    return {"values": [_value(value) for value in values]}
-
-
-def _value(value: Any) -> Any:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else to_text(value)
+    """Return a list of values as a parameter. The agent writes numbers by `str`; others are written as text here."""
+    parameter = []
+    for value in values:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        parameter.append(value if is_number else to_text(value))
+    return {"values": parameter}
 
 
 def _text(plan: SweepPlan, path: Path, content: dict[str, object]) -> str:
+    """Return the text of a file. content: the method and the parameters"""
+    logger = next(iter(plan.variants.values())).config.get("logger") or {}
+    if "_target_" not in logger:
+        logger = logger.get("wandb") or {}  # of several loggers each has a name
+    document: dict[str, object] = {"program": "blockyard"}
+    if logger.get("entity"):
+        document["entity"] = str(logger["entity"])
+    document["project"] = str(logger.get("project") or "blockyard")
+    document["name"] = path.name.removesuffix(".yaml")
+    document["description"] = str(plan.question.get("claim") or plan.name)
+    document["method"] = content.pop("method")
     metric = plan.facts["metric"]
-    goal = {"max": "maximize", "min": "minimize"}[metric.get("validation_direction", metric["direction"])]
     # A run sends no cost to W&B as it goes; a method that tries all cells needs none.
-    chosen = {} if metric["name"] in COSTS else {"metric": {"name": metric["validation"], "goal": goal}}
-    document = {
-        "program": "blockyard",
-        **_account(plan),
-        "name": path.name.removesuffix(".yaml"),
-        "description": str(plan.question.get("claim") or plan.name),
-        "method": content.pop("method"),
-        **chosen,
-        **content,
-        "command": ["${env}", "blockyard", "sweep", _name(plan), "--one", *_command_line(plan), "${args_no_hyphens}"],
-    }
+    if metric["name"] not in COSTS:
+        direction = metric.get("validation_direction", metric["direction"])
+        goal = "maximize" if direction == "max" else "minimize"
+        document["metric"] = {"name": metric["validation"], "goal": goal}
+    document |= content
+    command = ["${env}", "blockyard", "sweep", _name(plan), "--one", *_command_line(plan), "${args_no_hyphens}"]
+    document["command"] = command
     body = yaml.safe_dump(redact(document), sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
     return "".join(f"# {line}".rstrip() + "\n" for line in _header(plan, path)) + body
 
 
 def _header(plan: SweepPlan, path: Path) -> Iterator[str]:
+    """Yield the lines of the comment at the top of a file."""
     yield f"Written by `blockyard sweep {plan.name} --to-wandb`: change the sweep file, not this one."
     yield ""
-    typed = [text for text in plan.facts.get("command") or () if text != "--to-wandb"]
-    is_typed = typed[:2] == ["blockyard", "sweep"]
+    command = [text for text in plan.facts.get("command") or () if text != "--to-wandb"]
+    if command[:2] != ["blockyard", "sweep"]:  # the plan was made in Python
+        command = ["blockyard", "sweep", _name(plan), *_command_line(plan)]
     first = shlex.join(["wandb", "sweep", str(path)])
-    last = shlex.join(typed if is_typed else ["blockyard", "sweep", _name(plan), *_command_line(plan)])
-    width = max(map(len, (first, last))) + 2
+    last = shlex.join(command)
+    width = max(len(first), len(last)) + 2
     yield f"{first:<{width}}prints the sweep's ID"
     yield f"{'wandb agent ID':<{width}}runs cells until none is left, on any number of machines"
     yield f"{last:<{width}}on the machine with the runs: trains what is missing and compares"
@@ -169,26 +185,24 @@ def _header(plan: SweepPlan, path: Path) -> Iterator[str]:
 
 
 def _name(plan: SweepPlan) -> str:
-    """The sweep file in the agent's command line: its name where that is enough, else its path."""
+    """Return the sweep file in the agent's command line: its name where that is enough, else its path."""
     path = Path(plan.question.get("path") or plan.name)
     named = sweep_names().get(plan.name)
-    return plan.name if named is not None and path.is_file() and named.samefile(path) else str(path)
+    if named is not None and path.is_file() and named.samefile(path):
+        return plan.name
+    return str(path)
 
 
 def _command_line(plan: SweepPlan) -> list[str]:
-    """The arguments of the command line that apply to every cell."""
-    folders = [argument for folder in plan.facts.get("config_dirs") or () for argument in ("--config-dir", folder)]
-    outputs = [] if Path(plan.outputs) == Path(default_outputs()).absolute() else [f"outputs={plan.outputs}"]
+    """Return the arguments of the command line that apply to every cell. Raises UserError for a secret."""
+    arguments = []
+    for folder in plan.facts.get("config_dirs") or ():
+        arguments += ["--config-dir", folder]
     overrides = list(plan.facts.get("overrides") or ())
-    for text, clean in zip(overrides, redact_command(overrides), strict=True):
-        if text != clean:
-            raise UserError(f"--to-wandb: {clean} would be a secret in the file; set it in the environment")
-    return [*folders, *overrides, *outputs]
-
-
-def _account(plan: SweepPlan) -> dict[str, str]:
-    """The project of W&B, and the entity where the sweep's logger names one."""
-    logger = next(iter(plan.variants.values())).config.get("logger") or {}
-    own = logger if "_target_" in logger else logger.get("wandb") or {}  # of several loggers each has a name
-    names = {"entity": own.get("entity"), "project": own.get("project") or "blockyard"}
-    return {key: str(name) for key, name in names.items() if name}
+    for override, redacted in zip(overrides, redact_command(overrides), strict=True):
+        if override != redacted:
+            raise UserError(f"--to-wandb: {redacted} would be a secret in the file; set it in the environment")
+    arguments += overrides
+    if Path(plan.outputs) != Path(default_outputs()).absolute():
+        arguments.append(f"outputs={plan.outputs}")
+    return arguments

@@ -1,8 +1,11 @@
-"""The keys of a sweep file: type, range, default and description of each, declared once.
+"""The keys of a sweep file: type, range, default and description of each, declared once in `SweepFile`.
 
-`checked` reads the values of a file. What is wrong with them, the JSON schema for editors and the record in plan.json
-follow from the declarations; a message shows the description of the key: `expected DESCRIPTION, not VALUE`. Rules
-between keys are in `question.py`; the overrides of the base and of arms are read in `arms.py`.
+`checked` validates the values of a file. Messages, the JSON schema for editors and the record in plan.json follow from
+the declarations; a message shows the description of the key: `expected DESCRIPTION, not VALUE`. Rules between keys are
+in `question.py`; the overrides of the base and of arms are read in `arms.py`.
+
+The order is rules of values, types of values, the file, functions: pydantic resolves an annotation where its class is
+defined, so that all it names must stand above.
 """
 
 from __future__ import annotations
@@ -37,7 +40,12 @@ from blockyard.sweep.spec.expectation import FORM
 from blockyard.sweep.spec.override_text import key_problem, quote
 from blockyard.sweep.spec.threshold import Kind, threshold
 
-MAX_SEEDS, MAX_SETTINGS, MAX_TRIALS, MOST_UNTIL = 10_000, 1_000, 10_000, 200
+KINDS = ("arms", "grid", "zip", "one_at_a_time", "leave_one_out")  # keys that define the arms, of which a file has one
+COMMAND_KEYS = ("config_dirs", "allow")  # read by the command line before the others
+MAX_SEEDS = 10_000
+MAX_SETTINGS = 1_000
+MAX_TRIALS = 10_000
+MAX_UNTIL = 200
 FIRST = 3  # seeds before the first look
 UNTIL_FORM = "{first: 3, most: 20, until: decided}"
 RUNGS = 4  # the fewest of a ladder: three for a law of loss against compute, and the largest to be predicted
@@ -45,13 +53,11 @@ MOST_RUNGS = 20
 TOKENS_PER_PARAM = 20.0
 LADDER_FORM = "{flops: [1e12, 3e12, 1e13, 3e13], tokens_per_param: 20} or {params: [1e4, 3e4, 1e5, 3e5]}"
 LARGEST_FLOAT = 3.4e38  # of float32, as in contracts.option_types, whose import takes torch
-_WHOLE = 2**53  # up to which Optuna, which computes with floats, has every integer
-_STEPS = 10**9  # values of a range with a step
+_LARGEST_EXACT = 2**53  # Optuna computes with floats, which hold every integer up to here
+_MAX_STEPS = 10**9  # values of a range with a step
 _STRICT = ConfigDict(extra="forbid", frozen=True)
 
-# Rules of values. Each yields problems: the keys inside the value that lead there, and the message.
-
-Problems = Iterator[tuple[tuple[str, ...], str]]
+Problems = Iterator[tuple[tuple[str, ...], str]]  # of a rule: the keys inside the value that lead there, the message
 
 
 class _RuleError(ValueError):
@@ -62,8 +68,11 @@ class _RuleError(ValueError):
 
 
 def _rule(check: Callable[[Any], Problems]) -> AfterValidator:
+    """Return a validator that collects the problems which `check` yields of a value of the right type."""
+
     def validate(value: Any) -> Any:
-        if problems := list(check(value)):
+        problems = list(check(value))
+        if problems:
             raise _RuleError(problems)
         return value
 
@@ -71,13 +80,16 @@ def _rule(check: Callable[[Any], Problems]) -> AfterValidator:
 
 
 def _is_settable(key: str) -> Problems:
-    if problem := key_problem(key):
+    problem = key_problem(key)
+    if problem:
         yield (), problem
 
 
 def _listed_once(values: list[Any]) -> Problems:
-    counts = Counter(to_text(value) for value in values)
-    yield from (((), f"{text} is listed twice") for text, count in sorted(counts.items()) if count > 1)
+    counts = Counter(map(to_text, values))
+    for text, count in sorted(counts.items()):
+        if count > 1:
+            yield (), f"{text} is listed twice"
 
 
 def _has_few_settings(tune: dict[str, list[Any]]) -> Problems:
@@ -93,15 +105,21 @@ def _rises_to_most(until: Until) -> Problems:
 
 
 def _is_range(value: Range) -> Problems:
-    low, high, step, log = value["low"], value["high"], value.get("step"), value.get("log")
-    bounds = {"low": low, "high": high} | ({} if step is None else {"step": step})
-    if value.get("int") and (parts := [key for key, bound in bounds.items() if not isinstance(bound, int)]):
-        yield from (((key,), f"expected an integer, not {quote(bounds[key])}") for key in parts)
-        return
-    if isinstance(low, int) and isinstance(high, int) and max(abs(low), abs(high)) > _WHOLE:
+    low = value["low"]
+    high = value["high"]
+    step = value.get("step")
+    log = value.get("log")
+    if value.get("int"):
+        bounds = {"low": low, "high": high, "step": step}
+        fractions = {key: bound for key, bound in bounds.items() if not isinstance(bound, int | None)}
+        for key, bound in fractions.items():
+            yield (key,), f"expected an integer, not {quote(bound)}"
+        if fractions:
+            return
+    if isinstance(low, int) and isinstance(high, int) and max(abs(low), abs(high)) > _LARGEST_EXACT:
         yield (), "integers beyond 2^53 are not exact; choose a smaller range"
-    elif step is not None and step > 0 and (high - low) / step > _STEPS:
-        yield ("step",), f"more than {_STEPS:,} values from {low} to {high} with {step}; choose a larger one"
+    elif step is not None and step > 0 and (high - low) / step > _MAX_STEPS:
+        yield ("step",), f"more than {_MAX_STEPS:,} values from {low} to {high} with {step}; choose a larger one"
     if not low < high:
         yield (), f"low {low} must be below high {high}"
     if log and low <= 0:
@@ -115,14 +133,17 @@ def _is_range(value: Range) -> Problems:
 
 
 def _shares_no_key(search: Search) -> Problems:
-    for arm, own in search.get("only", {}).items():
-        for key in sorted(own.keys() & search["space"].keys()):
+    for arm, space in search.get("only", {}).items():
+        for key in sorted(space.keys() & search["space"].keys()):
             yield ("only", arm, key), "search.space has it for every arm"
 
 
 def _rises(rungs: list[float]) -> Problems:
-    if any(not low < high or label(low) == label(high) for low, high in itertools.pairwise(rungs)):
-        yield (), f"{quote(rungs)} do not rise; list the rungs from the smallest to the largest"
+    for low, high in itertools.pairwise(rungs):
+        # Rungs with one label would give their arms one name.
+        if not low < high or label(low) == label(high):
+            yield (), f"{quote(rungs)} do not rise; list the rungs from the smallest to the largest"
+            return
 
 
 def _has_one_kind(ladder: Ladder) -> Problems:
@@ -131,10 +152,11 @@ def _has_one_kind(ladder: Ladder) -> Problems:
 
 
 def label(rung: float) -> str:
-    """A rung as it appears in names, in the shorter of two forms: 1e12, 3e4, 12500."""
+    """Return a rung as it appears in names, in the shorter of two forms: 1e12, 3e4, 12500."""
+    plain = re.sub(r"e\+?0*", "e", f"{rung:g}")
     mantissa, _, exponent = f"{rung:.5e}".partition("e")
-    short = f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
-    return min(re.sub(r"e\+?0*", "e", f"{rung:g}"), short, key=len)
+    scientific = f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+    return min(plain, scientific, key=len)
 
 
 def _has_spread_of_runs(figure: Figure) -> Problems:
@@ -151,28 +173,29 @@ def _threshold(kind: Kind) -> AfterValidator:
     return AfterValidator(validate)
 
 
-# Plans record these mappings without what has no effect, and with a default that depends on another key.
-
-
 def _plain_ladder(ladder: Any) -> Any:
+    """Return the ladder as plans record it: without keys that have no effect, with the default tokens per parameter."""
     if not isinstance(ladder, dict):
         return ladder
-    idle = {"floors": "shared"} | ({} if "flops" in ladder else {"tokens_per_param": None})
-    plain = {key: value for key, value in ladder.items() if key not in idle or value != idle[key]}
-    return {"tokens_per_param": TOKENS_PER_PARAM, **plain} if "flops" in ladder else plain
+    plain = dict(ladder)
+    if plain.get("floors") == "shared":
+        del plain["floors"]
+    if "flops" in plain:
+        return {"tokens_per_param": TOKENS_PER_PARAM, **plain}
+    if plain.get("tokens_per_param") is None:
+        plain.pop("tokens_per_param", None)
+    return plain
 
 
 def _plain_search(search: Any) -> Any:
+    """Return the search as plans record it: without keys that have no effect."""
     if not isinstance(search, dict):
         return search
     return {key: value for key, value in search.items() if value is not None and (key, value) != ("seeds", 1)}
 
 
-# Types of values.
-
-
 def _one_of(*keys: str) -> list[JsonValue]:
-    """The part of a JSON schema which says that a mapping has one of the keys."""
+    """Return the part of a JSON schema by which a mapping has one of the keys."""
     return [{"required": [key]} for key in keys]
 
 
@@ -206,18 +229,18 @@ OVERS = get_args(Over)
 
 
 class Until(TypedDict, total=False):
-    """Seeds that are given out one after another until every comparison is decided."""
+    """Seeds that are added one after another until every comparison is decided."""
 
     __pydantic_config__ = _STRICT  # type: ignore[misc]
     first: Annotated[
-        int, Ge(2), Le(MOST_UNTIL), Field(default=FIRST, description=f"a number of seeds, 2 to {MOST_UNTIL}")
+        int, Ge(2), Le(MAX_UNTIL), Field(default=FIRST, description=f"a number of seeds, 2 to {MAX_UNTIL}")
     ]
-    most: Annotated[int, Ge(3), Le(MOST_UNTIL), Field(default=20, description=f"a number of seeds, 3 to {MOST_UNTIL}")]
+    most: Annotated[int, Ge(3), Le(MAX_UNTIL), Field(default=20, description=f"a number of seeds, 3 to {MAX_UNTIL}")]
     until: Required[Annotated[Literal["decided"], Field(description=f"decided, as in seeds: {UNTIL_FORM}")]]
 
 
 class Range(TypedDict, total=False):
-    """The range of a searched key; whole numbers where `int`."""
+    """The range of a searched key."""
 
     __pydantic_config__ = _STRICT  # type: ignore[misc]
     low: Required[Annotated[Bound, Field(description="a number, the lowest value")]]
@@ -232,7 +255,6 @@ Dimension = Annotated[
     Choices | Annotated[Range, _rule(_is_range)],
     Field(description=f"a list of choices, at most {MAX_TRIALS:,}, or a range, {{low: 1e-4, high: 1e-2, log: true}}"),
 ]
-# What is searched: config key -> its choices, or their range.
 Space = Annotated[
     dict[ConfigKey, Dimension],
     MinLen(1),
@@ -241,7 +263,7 @@ Space = Annotated[
 
 
 class Search(TypedDict, total=False):
-    """The search of a sweep file; without `seeds` each setting is tried on one."""
+    """The search of a sweep file. Without `seeds` each setting is tried on one seed."""
 
     __pydantic_config__ = _STRICT  # type: ignore[misc]
     trials: Required[
@@ -257,7 +279,7 @@ class Search(TypedDict, total=False):
 
 
 class Ladder(TypedDict, total=False):
-    """The rungs of a sweep, rising, of one of two kinds."""
+    """The rungs of a sweep from the smallest to the largest, of one of two kinds."""
 
     __pydantic_config__ = ConfigDict(**_STRICT, json_schema_extra={"oneOf": _one_of("flops", "params")})  # type: ignore[misc]
     flops: Rungs
@@ -267,19 +289,13 @@ class Ladder(TypedDict, total=False):
 
 
 class Figure(TypedDict, total=False):
-    """A value from a paper or another tool: of how many runs, and their standard deviation, where that is known."""
+    """A value from a paper or another tool, with the number of runs and their standard deviation where known."""
 
     __pydantic_config__ = _STRICT  # type: ignore[misc]
     value: Required[Annotated[Number, Field(description="a number")]]
     source: Required[Annotated[Text, Field(description="where the figure is from")]]
     n: Annotated[Annotated[int, Ge(1)] | None, Field(description="a number of runs")]
     sd: Annotated[Annotated[Number, Ge(0)] | None, Field(description="a standard deviation of n runs, two or more")]
-
-
-# The file.
-
-KINDS = ("arms", "grid", "zip", "one_at_a_time", "leave_one_out")
-COMMAND_KEYS = ("config_dirs", "allow")  # which the command line reads before the others
 
 
 class SweepFile(BaseModel):
@@ -346,90 +362,101 @@ class SweepFile(BaseModel):
 
 
 def space_of(search: Search, arm: str) -> Space:
-    """What is searched for an arm: the space that all arms share, and what only this one has."""
+    """Return the search space of an arm: the shared one with the dimensions of this arm alone."""
     return search["space"] | search.get("only", {}).get(arm, {})
 
 
 def settings_of(grid: Mapping[str, list[Any]]) -> list[Setting]:
-    """Every setting of a grid in order; one empty setting where nothing is tuned."""
+    """Return every setting of a grid in order; one empty setting where nothing is tuned."""
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
-# Reads the content of a file.
-
-
 def sweep_schema() -> dict[str, Any]:
-    """Return the JSON schema of a sweep file; what depends on several keys only `--dry-run` knows."""
+    """Return the JSON schema of a sweep file. It lacks the rules between keys, which `--dry-run` applies."""
     return {"$schema": GenerateJsonSchema.schema_dialect, **SweepFile.model_json_schema()}
 
 
 def checked(content: Mapping[str, Any]) -> tuple[SweepFile, set[str], list[str]]:
-    """The keys of a file without the wrong ones, the names of these, and every problem of them."""
+    """Return the valid keys of a file, the names of its invalid keys, and every problem of these."""
     try:
         return SweepFile.model_validate(content, strict=True), set(), []
     except ValidationError as error:
-        wrong = {str(each["loc"][0]) for each in error.errors()}
-        sound = {key: value for key, value in content.items() if key not in wrong}
-        keys = SweepFile.model_validate({"claim": "?", **sound}, strict=True)
+        wrong = {str(detail["loc"][0]) for detail in error.errors()}
+        valid = {key: value for key, value in content.items() if key not in wrong}
+        keys = SweepFile.model_validate({"claim": "?", **valid}, strict=True)
         return keys, wrong, _problems_of(error, content)
 
 
 def _problems_of(error: ValidationError, content: Mapping[str, Any]) -> list[str]:
-    """Every problem of the content of a file, with the path of its key.
+    """Return every problem of the content of a file, with the path of its key.
 
-    Of a value that may have one of several types each type reports errors; the most specific ones are kept.
+    Pydantic reports an error for each of the types that a value may have. The most specific errors are kept.
     """
-    found: list[tuple[tuple[str, ...], str]] = []
-    general = set()
-    for each in error.errors():
-        path, schemas, value = _place(each["loc"], content)
+    specific: dict[tuple[tuple[str, ...], str], bool] = {}  # path and message -> whether it says more than a type
+    for detail in error.errors():
+        path, schemas, value = _location(detail["loc"], content)
         description = schemas[0].get("description", "a value")
         keys = [key for schema in schemas for key in schema.get("properties", ())]
-        if isinstance(broken := each.get("ctx", {}).get("error"), _RuleError):
-            found += [((*path, *where), text) for where, text in broken.problems]
-        elif each["type"] == "extra_forbidden":
-            name = str(each["loc"][-1])
-            hint = "; the option says whether its values are whole" if (name, keys[0]) == ("type", "low") else ""
-            text = f"unknown key{hint or did_you_mean(name, keys)} (keys: {', '.join(keys)})"
-            found.append(((*path, name), text))
-        elif each["type"] == "missing":
-            found.append((path, f"missing; write {description}"))
-        elif each["type"] == "literal_error":
-            value, words = each["input"], re.findall(r"'(\w+)'", each["ctx"]["expected"])
-            found.append((path, f"{quote(value)} is not one of {', '.join(words)}{did_you_mean(str(value), words)}"))
+        rule_error = detail.get("ctx", {}).get("error")
+        if isinstance(rule_error, _RuleError):
+            for inner_path, message in rule_error.problems:
+                specific[(*path, *inner_path), message] = True
+        elif detail["type"] == "extra_forbidden":
+            name = str(detail["loc"][-1])
+            hint = did_you_mean(name, keys)
+            if name == "type" and keys[0] == "low":
+                hint = "; the option says whether its values are whole"
+            specific[(*path, name), f"unknown key{hint} (keys: {', '.join(keys)})"] = True
+        elif detail["type"] == "missing":
+            specific[path, f"missing; write {description}"] = True
+        elif detail["type"] == "literal_error":
+            text = quote(detail["input"])
+            allowed = re.findall(r"'(\w+)'", detail["ctx"]["expected"])
+            hint = did_you_mean(str(detail["input"]), allowed)
+            specific[path, f"{text} is not one of {', '.join(allowed)}{hint}"] = True
         else:
-            general.add(text := f"expected {description}, not {quote(value)}")
-            found.append((path, text))
-    inner = {path[:end] for path, text in found for end in range(len(path) + (text not in general))}
-    kept = dict.fromkeys(each for each in found if each[1] not in general or each[0] not in inner)
-    return [f"{'.'.join(path)}: {text}" for path, text in kept]
+            specific[path, f"expected {description}, not {quote(value)}"] = False
+    explained: set[tuple[str, ...]] = set()  # paths of values with a specific error, or with any error inside
+    for (path, _), is_specific in specific.items():
+        explained.update(path[:length] for length in range(len(path)))
+        if is_specific:
+            explained.add(path)
+    problems = []
+    for (path, message), is_specific in specific.items():
+        if is_specific or path not in explained:
+            problems.append(f"{'.'.join(path)}: {message}")
+    return problems
 
 
-def _place(
+def _location(
     location: tuple[int | str, ...], content: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], list[dict[str, Any]], Any]:
-    """The place of an error: the keys that lead there, the schemas of the value, and the value.
+    """Return the keys that lead to an error, the schemas of the value there, and the value.
 
-    Pydantic's location also has indices of lists, and the names of the types that a value may have.
+    location: pydantic's, which also has indices of lists and the names of the types that a value may have
     """
     root = sweep_schema()
     path: tuple[str, ...] = ()
     value: Any = content
     schemas = [*_alternatives(root, root["$defs"])]
     for part in location:
-        entries = [each.get("properties", {}).get(part, each.get("additionalProperties")) for each in schemas]
-        if below := [each for each in entries if isinstance(each, dict)]:
+        inner: list[dict[str, Any]] = []
+        for schema in schemas:
+            entry = schema.get("properties", {}).get(part, schema.get("additionalProperties"))
+            if isinstance(entry, dict):
+                inner += _alternatives(entry, root["$defs"])
+        if inner:
             path = (*path, str(part))
-            schemas = [inner for each in below for inner in _alternatives(each, root["$defs"])]
+            schemas = inner
             value = value.get(part) if isinstance(value, Mapping) else None
     return path, schemas, value
 
 
 def _alternatives(schema: dict[str, Any], definitions: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The schema, and those of which a value may have any."""
+    """Yield the schema, and every schema that a value may have instead."""
     yield schema
-    inner = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    alternatives = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
     if "$ref" in schema:
-        inner.append(definitions[schema["$ref"].rpartition("/")[2]])
-    for each in inner:
-        yield from _alternatives(each, definitions)
+        alternatives.append(definitions[schema["$ref"].rpartition("/")[2]])
+    for alternative in alternatives:
+        yield from _alternatives(alternative, definitions)

@@ -29,69 +29,45 @@ from blockyard.runs.costs import COSTS
 from blockyard.sweep.cells import Arm
 from blockyard.sweep.spec import ladder as ladders
 from blockyard.sweep.spec import sweep_yaml
-from blockyard.sweep.spec.arms import default_baseline, expand_arms, name_problem, override_list
+from blockyard.sweep.spec.arms import expand_arms, name_problem, override_list
 from blockyard.sweep.spec.expectation import parse_expectation, unknown_arm
 from blockyard.sweep.spec.keys import (
     COMMAND_KEYS,
     FIRST,
     KINDS,
     UNTIL_FORM,
-    Search,
+    Ladder,
     Space,
     SweepFile,
+    Until,
     checked,
     settings_of,
 )
 from blockyard.sweep.spec.override_text import key_of
 from blockyard.sweep.spec.threshold import Threshold, threshold
 
-# The error of a sweep file: every problem of it.
+SPLIT_SEED = "data.split_seed"
+MAX_CELLS = 200_000
+# Keys of a plan's record that are null where the file has no such key; a later one is missing there.
+NULL_IN_RECORD = ("source", "baseline", "tune_seeds", "search", "match", "metric", "expect", "margin")
+# Options that take the path of a file or a folder.
+PATH_KEYS = ("data.path", "data.root", "data.splits", "init.from", "objective.teacher", "tokenizer.path")
+_NOT_PLAIN = set("[]{}(),*$'\"")  # a list, a pattern, an interpolation or a quoted text
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,79}")
+_WITHIN_MARGIN = re.compile(r"~|>=|<=")  # signs of an expectation that compare with the margin
 
 
 class BadQuestionError(UserError):
     """A sweep file, or its plan, has problems.
 
-    base, arms: what could be read of the file nevertheless, in which more problems may be found
+    base, arms: the overrides and arms that could be read nevertheless, in which the planner may find more problems
     """
 
     def __init__(self, problems: Sequence[str], base: Sequence[str] = (), arms: Sequence[Arm] = ()) -> None:
-        self.problems, self.base, self.arms = list(problems), tuple(base), tuple(arms)
+        self.problems = list(problems)
+        self.base = tuple(base)
+        self.arms = tuple(arms)
         super().__init__("\n  - ".join(self.problems))
-
-
-# Reads the arms of a sweep file, and checks them against its other keys.
-
-
-def read_arms(content: dict[str, Any], problems: list[str]) -> tuple[str, list[Arm]]:
-    """Return which key defines the arms, and the arms; append what is wrong with them to `problems`."""
-    kinds = [kind for kind in KINDS if kind in content]
-    if len(kinds) != 1:
-        which = f"this file has {' and '.join(kinds)}" if kinds else "this file has none"
-        problems.append(f"arms: exactly one of {', '.join(KINDS)} must define the arms; {which}")
-    arms = [expand_arms(kind, content[kind], problems) for kind in kinds]
-    return (kinds[0], arms[0]) if kinds else ("arms", [])
-
-
-def check_owners(arms: list[Arm], chosen: list[str], keys: SweepFile, problems: list[str]) -> None:
-    """Append a problem for each arm that sets a key which is tuned, searched, matched or climbed."""
-    which = "search" if keys.search else "tune"
-    owners = dict.fromkeys(chosen, f"{which}: every arm tries the same settings")
-    solved = ladders.owned_keys(keys.ladder) if keys.ladder else {}
-    if keys.match and not keys.ladder:
-        solved["model.dim"] = "match: it solves for the width"
-    problems += [f"{reason}, so {which} cannot contain {key}" for key, reason in solved.items() if key in chosen]
-    owners |= solved
-    for key, reason in owners.items():
-        setting = [arm.name for arm in arms if key in map(key_of, arm.overrides)]
-        if setting:
-            more = f" and {len(setting) - 3} more" if len(setting) > 3 else ""
-            problems.append(f"{reason}, so no arm may set {key}; remove it from {', '.join(setting[:3])}{more}")
-
-
-SPLIT_SEED = "data.split_seed"
-MAX_CELLS = 200_000
-# Keys of a plan's record that are null where the file has no such key; a later one is missing there.
-NULL_IN_RECORD = ("source", "baseline", "tune_seeds", "search", "match", "metric", "expect", "margin")
 
 
 @dataclass(frozen=True)
@@ -101,9 +77,9 @@ class Question:
     header: the comments at the top of the file
     keys: the file's content, with the baseline, the expectation and the search as they hold for `arms`
     kind: which of `keys.KINDS` defines the arms
-    arms: with a ladder those at each rung, and the baseline is the one at the largest
-    seeds: with `until` the most that there may be
-    until: where seeds are given out until every comparison is decided: how many at first, at most
+    arms: with a ladder, each arm of the file at each rung; the baseline is at the largest rung
+    seeds: with `until`, the largest number of seeds
+    until: the numbers of seeds, first and most, where seeds are added until every comparison is decided
     reached: the meaning of `success` or `steps_to`: an outcome of whole runs is compared, not a metric
     """
 
@@ -139,7 +115,7 @@ class Question:
         return self.keys.search["space"] if self.keys.search else {}
 
     def as_dict(self) -> dict[str, Any]:
-        """The content as plain data under the file's own keys, defaults included, as `plan.json` records it."""
+        """Return the content as plain data under the file's own keys, defaults included, as `plan.json` records it."""
         record = {key: value for key, value in self.keys if key not in COMMAND_KEYS}
         record |= {"base": self.base, "tune": self.tune, "seeds": list(self.seeds), "until": self.until}
         record |= {"name": self.name, "path": self.path, "header": self.header, "kind": self.kind}
@@ -147,51 +123,226 @@ class Question:
 
 
 def read(path: Path, seeds: int | None = None, until_decided: bool = False) -> Question:
-    """The question in a file, with `seeds` in place of its own if given. Raises BadQuestionError with every problem.
+    """Read the question in a file. Raises BadQuestionError with every problem.
 
-    until_decided: whether seeds are given out until every comparison is decided, at most `seeds` if given
+    seeds: replaces the seeds of the file
+    until_decided: add seeds until every comparison is decided, at most `seeds` if given
     """
     try:
-        content, header = sweep_yaml.read(path), sweep_yaml.header(path)
+        content = sweep_yaml.read(path)
+        header = sweep_yaml.header(path)
     except StrictYamlError as error:
         raise BadQuestionError([f"{path}: {error}"]) from error
-    content |= _seeds(content.get("seeds"), seeds, until_decided)
+    content |= _seeds_of_command(content.get("seeds"), seeds, until_decided)
     question = parse(content, name=path.stem, path=str(path), header=header)
     arms = tuple(replace(arm, overrides=beside(arm.overrides, path)) for arm in question.arms)
     keys = question.keys.model_copy(update={"base": beside(question.base, path)})
     return replace(question, keys=keys, arms=arms)
 
 
-def _only_problems(search: Search, arms: list[Arm]) -> Iterator[str]:
-    """What is wrong with the spaces of single arms: such an arm does not exist, or sets the key itself."""
+def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "") -> Question:
+    """Return the question of a file's content. Raises BadQuestionError with every problem."""
+    keys, wrong_keys, problems = checked(content)
+    if not _FILE_NAME.fullmatch(name):
+        problems.append(f"invalid file name {name!r}: it names the sweep's folder; use letters, digits and _ . -")
+    base = override_list(content.get("base"), "base", problems)
+    kind, listed = _read_arms(content, problems)
+    keys = _with_baseline(keys, listed, problems)
+    if keys.search:
+        problems += _only_problems(keys.search.get("only", {}), listed)
+    arms = listed
+    if keys.ladder:
+        arms = ladders.climb(listed, keys.ladder)
+        problems += [problem for arm in arms if (problem := name_problem(arm.name, "ladder"))]
+        keys = _at_rungs(keys, keys.ladder, listed, problems)
+    if keys.expect:
+        parse_expectation(keys.expect, [arm.name for arm in arms], problems)
+
+    seeds, until = _seeds_and_until(keys.seeds)
+    num_seeds = 0 if "seeds" in wrong_keys else len(seeds)
+    problems += _owner_problems(keys, listed)
+    problems += _seed_problems(keys, num_seeds, content)
+    problems += _metric_problems(keys)
+    cells = len(arms) * num_seeds * len(settings_of(keys.tune or {}))
+    if cells > MAX_CELLS:
+        problems.append(f"seeds: {cells:,} cells in all are too many; at most {MAX_CELLS:,}")
+
+    tune_seeds = keys.tune_seeds
+    if tune_seeds is not None and tune_seeds >= len(seeds):
+        tune_seeds = None
+    if until and keys.tune and tune_seeds is None:  # a setting is chosen before testing begins
+        tune_seeds = until["first"]
+    resolved = {"base": base, "tune_seeds": tune_seeds, "resplit": keys.resplit or None}
+    question = Question(
+        name=name,
+        path=path,
+        header=header,
+        keys=keys.model_copy(update=resolved),
+        kind=kind,
+        arms=tuple(arms),
+        seeds=seeds,
+        until=until,
+        reached=threshold("success", keys.success or "") or threshold("steps_to", keys.steps_to or ""),
+    )
+    problems += _combination_problems(question)
+    if problems:
+        raise BadQuestionError([f"{path}: {problem}" if path else problem for problem in problems], base, arms)
+    return question
+
+
+def command_keys(path: Path) -> tuple[list[str], list[str]]:
+    """Return the config folders of a sweep file, relative to it, and the packages that its arms come from.
+
+    Raises BadQuestionError where either is no list of names.
+    """
+    try:
+        content = sweep_yaml.read(path)
+    except StrictYamlError:
+        return [], []  # `read` reports the error
+    # `claim` is the one key that every file needs.
+    keys, _, problems = checked({"claim": "?"} | {key: content[key] for key in COMMAND_KEYS if key in content})
+    if problems:
+        raise BadQuestionError([f"{path}: {problem}" for problem in problems])
+    folders = [os.path.normpath(path.parent / Path(folder).expanduser()) for folder in keys.config_dirs or ()]
+    return folders, keys.allow or []
+
+
+def beside(overrides: Iterable[str], file: Path) -> tuple[str, ...]:
+    """Return the overrides with an absolute path in place of a relative one that exists only beside `file`.
+
+    A relative path names a file in the working folder, as for `blockyard train`. One that does not exist there but lies
+    beside the sweep file is meant there, so that a sweep file and its data work from any folder.
+    """
+    folder = file.absolute().parent
+    return tuple(_beside(override, folder) for override in overrides)
+
+
+def _beside(override: str, folder: Path) -> str:
+    key, _, value = override.partition("=")
+    if key.lstrip("+") not in PATH_KEYS or not value or _NOT_PLAIN & set(value) or os.path.isabs(value):
+        return override
+    path = Path(os.path.normpath(folder / value))
+    if value.startswith("~") or os.path.lexists(value) or not path.exists():
+        return override
+    return to_override(key, str(path))
+
+
+def _seeds_of_command(value: Any, seeds: int | None, until_decided: bool) -> dict[str, Any]:
+    """Return the key `seeds` as the options of the command line change it; {} where they do not.
+
+    value: of `seeds` in the file
+    """
+    in_file = isinstance(value, dict)
+    if not until_decided and (seeds is None or not in_file):
+        return {} if seeds is None else {"seeds": seeds}
+    until = dict(value) if in_file else {"first": FIRST}
+    if seeds is not None:
+        first = until.get("first", FIRST)
+        until["most"] = seeds
+        # Another type is kept, so that the check of the keys reports it.
+        until["first"] = min(first, seeds) if isinstance(first, int) else first
+    until["until"] = "decided"
+    return {"seeds": until}
+
+
+def _seeds_and_until(seeds: int | list[int] | Until) -> tuple[tuple[int, ...], dict[str, int] | None]:
+    """Return all seeds, and the first and the largest number of them where they are added until decided."""
+    if isinstance(seeds, dict):
+        until = {"first": seeds["first"], "most": seeds["most"]}
+        return tuple(range(until["most"])), until
+    if isinstance(seeds, list):
+        return tuple(seeds), None
+    return tuple(range(seeds)), None
+
+
+def _read_arms(content: dict[str, Any], problems: list[str]) -> tuple[str, list[Arm]]:
+    """Return the key that defines the arms, and the arms; append their problems to `problems`."""
+    kinds = [kind for kind in KINDS if kind in content]
+    if len(kinds) != 1:
+        which = f"this file has {' and '.join(kinds)}" if kinds else "this file has none"
+        problems.append(f"arms: exactly one of {', '.join(KINDS)} must define the arms; {which}")
+    # All of them are read, so that their problems are reported too.
+    arms = [expand_arms(kind, content[kind], problems) for kind in kinds]
+    return (kinds[0], arms[0]) if kinds else ("arms", [])
+
+
+def _with_baseline(keys: SweepFile, arms: list[Arm], problems: list[str]) -> SweepFile:
+    """Return the keys with a baseline: the first arm where the file names none."""
+    names = [arm.name for arm in arms]
+    if not names or keys.baseline in names:
+        return keys
+    if keys.baseline:
+        problems.append(f"baseline: {unknown_arm(keys.baseline, names)}")
+        return keys
+    return keys.model_copy(update={"baseline": names[0]})
+
+
+def _at_rungs(keys: SweepFile, ladder: Ladder, listed: list[Arm], problems: list[str]) -> SweepFile:
+    """Return the keys with the arms at their rungs: in `baseline` and `expect` the largest, in `search.only` all."""
+    names = [arm.name for arm in listed]
+    changes: dict[str, Any] = {
+        key: ladders.at_last_rung(text, names, ladder)
+        for key, text in (("baseline", keys.baseline), ("expect", keys.expect))
+        if text
+    }
+    search = keys.search
+    if search and "only" in search:
+        problems += ladders.only_problems(search["only"], ladder)
+        changes["search"] = search | {"only": ladders.at_every_rung(search["only"], ladder)}
+    return keys.model_copy(update=changes)
+
+
+def _owner_problems(keys: SweepFile, arms: list[Arm]) -> Iterator[str]:
+    """Yield a problem for each key that an arm sets although it is tuned, searched, matched or climbed."""
+    which = "search" if keys.search else "tune"
+    chosen = [*(keys.tune or ())]
+    if keys.search:
+        chosen += keys.search["space"]
+    solved = ladders.owned_keys(keys.ladder) if keys.ladder else {}
+    if keys.match and not keys.ladder:
+        solved["model.dim"] = "match: it solves for the width"
+    for key, reason in solved.items():
+        if key in chosen:
+            yield f"{reason}, so {which} cannot contain {key}"
+    owners = dict.fromkeys(chosen, f"{which}: every arm tries the same settings") | solved
+    for key, reason in owners.items():
+        names = [arm.name for arm in arms if key in map(key_of, arm.overrides)]
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            yield f"{reason}, so no arm may set {key}; remove it from {', '.join(names[:3])}{more}"
+
+
+def _only_problems(only: Mapping[str, Space], arms: list[Arm]) -> Iterator[str]:
+    """Yield the problems of the search spaces of single arms: the arm does not exist, or sets the key itself."""
     by_name = {arm.name: arm for arm in arms}
-    for name, own in search.get("only", {}).items():
+    for name, space in only.items():
         if name not in by_name:
             yield f"search.only: {unknown_arm(name, list(by_name))}"
             continue
-        for key in sorted({*own} & set(map(key_of, by_name[name].overrides))):
+        for key in sorted({*space} & set(map(key_of, by_name[name].overrides))):
             yield f"search.only.{name}.{key}: the arm sets it; remove one of them"
 
 
-def _seed_problems(keys: SweepFile, seeds: int, content: Mapping[str, Any]) -> Iterator[str]:
-    """What does not go together in the keys that say how much is tried. seeds: 0 where their number is not known"""
-    search, tune_seeds = keys.search, keys.tune_seeds
+def _seed_problems(keys: SweepFile, num_seeds: int, content: Mapping[str, Any]) -> Iterator[str]:
+    """Yield conflicts between the keys that say how much is tried. num_seeds: 0 where the number is not known"""
+    search = keys.search
+    tune_seeds = keys.tune_seeds
     if keys.budget and not isinstance(content.get("seeds"), dict):
         yield f"budget: has no effect with a fixed number of seeds; remove it, or write seeds: {UNTIL_FORM}"
     if content.get("tune") is not None and content.get("search") is not None:
         yield "search: tune and search both choose settings; remove one of them"
-    if search and seeds and search.get("seeds", 0) > seeds:
-        yield f"search.seeds: expected on how many of the {seeds} seeds a setting is tried, not {search['seeds']}"
+    if search and num_seeds and search.get("seeds", 0) > num_seeds:
+        yield f"search.seeds: expected on how many of the {num_seeds} seeds a setting is tried, not {search['seeds']}"
     if tune_seeds and search:
         yield f"tune_seeds: has no effect on a search; write search: {{seeds: {tune_seeds}}}"
     elif tune_seeds and not content.get("tune"):
         yield "tune_seeds: has no effect without tune: {key: [values]}; remove it"
-    elif tune_seeds and seeds and tune_seeds > seeds:
-        yield f"tune_seeds: {tune_seeds} is more than the {seeds} seeds of the sweep; at most {seeds}"
+    elif tune_seeds and num_seeds and tune_seeds > num_seeds:
+        yield f"tune_seeds: {tune_seeds} is more than the {num_seeds} seeds of the sweep; at most {num_seeds}"
 
 
 def _metric_problems(keys: SweepFile) -> Iterator[str]:
-    """Why the metric does not suit the choice of settings, and what else says what is compared."""
+    """Yield why the metric does not suit the choice of settings, and other keys that name a quantity to compare."""
     metric = keys.metric or ""
     chooses = bool(keys.tune or keys.search)
     if chooses and metric in COSTS:
@@ -210,136 +361,37 @@ def _metric_problems(keys: SweepFile) -> Iterator[str]:
     compared = [*outcomes, "metric"] if metric else outcomes
     if len(compared) > 1:
         yield f"{compared[0]}: {' and '.join(compared)} all say what is compared; keep one of them"
-    if outcomes and re.search(r"~|>=|<=", keys.expect or ""):
+    if outcomes and _WITHIN_MARGIN.search(keys.expect or ""):
         yield f"expect: {outcomes[0]} is compared by signs, which have no interval; use > and < alone"
 
 
+def _combination_problems(question: Question) -> Iterator[str]:
+    """Yield the keys of the file that exclude each other."""
+    keys = question.keys
+    until = question.until
+    if until and not keys.margin and _WITHIN_MARGIN.search(keys.expect or ""):
+        yield "margin: `~` and `>=` cannot be decided without the smallest difference that matters; state it"
+    if keys.over in ("samples", "both") and (until or question.reached):
+        subject = "a sweep that stops when it is decided" if until else "an outcome of whole runs"
+        yield f"over: {subject} is judged over seeds; remove `over: {keys.over}`"
+    if keys.resplit:
+        yield from _resplit_problems(question)
+    if keys.ladder and (until or question.reached):
+        subject = "seeds: a sweep that stops when it is decided" if until else f"{question.reached}: an outcome of runs"
+        yield f"{subject} has no law in compute; remove it, or `ladder`"
+
+
 def _resplit_problems(question: Question) -> Iterator[str]:
-    """Why a split for each seed does not suit the other keys."""
+    """Yield why a split for each seed does not suit the other keys."""
     if question.until:
         yield "resplit: splits of one data set overlap, for which no test with looks is valid; give a number of seeds"
-    if over := question.keys.over:
+    over = question.keys.over
+    if over:
         yield f"resplit: each seed has its own test samples, so verdicts cannot be over {over}; remove `over`"
     if question.reached:
         yield "resplit: an outcome of whole runs is compared by signs, a test without a correction; use a metric"
-    setting = [arm.name for arm in question.arms if SPLIT_SEED in map(key_of, arm.overrides)]
-    setting += ["base"] if SPLIT_SEED in map(key_of, question.base) else []
-    if setting:
-        yield f"resplit: it sets {SPLIT_SEED} to the seed; remove {SPLIT_SEED} from {', '.join(setting[:3])}"
-
-
-def _combination_problems(question: Question) -> Iterator[str]:
-    """Which keys of the file do not go together."""
-    until = question.until
-    if until and question.keys.expect and not question.keys.margin and re.search(r"~|>=|<=", question.keys.expect):
-        yield "margin: `~` and `>=` cannot be decided without the smallest difference that matters; state it"
-    if question.keys.over in ("samples", "both") and (until or question.reached):
-        what = "a sweep that stops when it is decided" if until else "an outcome of whole runs"
-        yield f"over: {what} is judged over seeds; remove `over: {question.keys.over}`"
-    if question.keys.resplit:
-        yield from _resplit_problems(question)
-    if question.keys.ladder and (until or question.reached):
-        what = "seeds: a sweep that stops when it is decided" if until else f"{question.reached}: an outcome of runs"
-        yield f"{what} has no law in compute; remove it, or `ladder`"
-
-
-def _seeds(own: Any, seeds: int | None, until_decided: bool) -> dict[str, Any]:
-    """What the command line puts in place of a file's seeds."""
-    if until_decided or (isinstance(own, dict) and seeds is not None):
-        own_seeds = dict(own) if isinstance(own, dict) else {"first": FIRST}
-        first = own_seeds.get("first", FIRST)
-        most = {} if seeds is None else {"most": seeds, "first": min(first, seeds) if isinstance(first, int) else first}
-        return {"seeds": {**own_seeds, **most, "until": "decided"}}
-    return {} if seeds is None else {"seeds": seeds}
-
-
-def command_keys(path: Path) -> tuple[list[str], list[str]]:
-    """The config folders of a sweep file, relative to it, and the packages that its arms come from.
-
-    Raises BadQuestionError where either is no list of names.
-    """
-    try:
-        content = sweep_yaml.read(path)
-    except StrictYamlError:
-        return [], []  # `read` says what is wrong
-    named = {key: content[key] for key in COMMAND_KEYS if key in content}
-    keys, _, problems = checked({"claim": "?", **named})
-    if problems:
-        raise BadQuestionError([f"{path}: {problem}" for problem in problems])
-    folders = [os.path.normpath(path.parent / Path(folder).expanduser()) for folder in keys.config_dirs or ()]
-    return folders, keys.allow or []
-
-
-def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "") -> Question:
-    """The question of a file's content. Raises BadQuestionError with every problem."""
-    keys, wrong, problems = checked(content)
-    if not re.fullmatch(r"[A-Za-z0-9_][\w.-]{0,79}", name):
-        problems.append(f"invalid file name {name!r}: it names the sweep's folder; use letters, digits and _ . -")
-    base = override_list(content.get("base"), "base", problems)
-    kind, listed = read_arms(content, problems)
-    own, arms, ladder = [arm.name for arm in listed], listed, keys.ladder
-    if keys.baseline and own and keys.baseline not in own:
-        problems.append(f"baseline: {unknown_arm(keys.baseline, own)}")
-    baseline, expect = keys.baseline or default_baseline(listed), keys.expect
-    search = keys.search
-    if search:
-        problems += _only_problems(search, listed)
-    if ladder:
-        arms = ladders.climb(listed, ladder)
-        problems += list(filter(None, (name_problem(arm.name, "ladder") for arm in arms)))
-        baseline = baseline and ladders.at_last_rung(baseline, own, ladder)
-        expect = expect and ladders.at_last_rung(expect, own, ladder)
-        if search and "only" in search:
-            problems += ladders.only_problems(search["only"], ladder)
-            search["only"] = ladders.at_every_rung(search["only"], ladder)
-    if expect:
-        parse_expectation(expect, [arm.name for arm in arms], problems)
-    until = None
-    if isinstance(keys.seeds, dict):
-        until = {"first": keys.seeds["first"], "most": keys.seeds["most"]}
-        seeds = tuple(range(until["most"]))
-    else:
-        seeds = tuple(keys.seeds if isinstance(keys.seeds, list) else range(keys.seeds))
-    known_seeds = 0 if "seeds" in wrong else len(seeds)
-    check_owners(listed, [*(keys.tune or ()), *(search["space"] if search else ())], keys, problems)
-    problems += [*_seed_problems(keys, known_seeds, content), *_metric_problems(keys)]
-    cells = len(arms) * known_seeds * len(settings_of(keys.tune or {}))
-    if cells > MAX_CELLS:
-        problems.append(f"seeds: {cells:,} cells in all are too many; at most {MAX_CELLS:,}")
-    tune_seeds = keys.tune_seeds if (keys.tune_seeds or 0) < len(seeds) else None
-    if until and keys.tune and tune_seeds is None:  # a setting is chosen before testing begins
-        tune_seeds = until["first"]
-    resolved = {"base": base, "baseline": baseline, "expect": expect, "search": search, "tune_seeds": tune_seeds}
-    resolved["resplit"] = keys.resplit or None
-    reached = threshold("success", keys.success or "") or threshold("steps_to", keys.steps_to or "")
-    question = Question(name, path, header, keys.model_copy(update=resolved), kind, tuple(arms), seeds, until, reached)
-    problems += _combination_problems(question)
-    if problems:
-        messages = [f"{path}: {problem}" if path else problem for problem in problems]
-        raise BadQuestionError(messages, base, arms)
-    return question
-
-
-# Paths in the overrides of a sweep file: as the command line reads them, or else beside the file.
-# A relative path names what lies in the working folder, as for `blockyard train`. What is not there and lies beside the
-# sweep file is meant there, so that a file and its data work from any folder.
-
-
-# Options that take the path of a file or a folder.
-PATH_KEYS = ("data.path", "data.root", "data.splits", "init.from", "objective.teacher", "tokenizer.path")
-_NOT_PLAIN = set("[]{}(),*$'\"")  # a list, a pattern, an interpolation or a quoted text
-
-
-def beside(overrides: Iterable[str], file: Path) -> tuple[str, ...]:
-    """The overrides with the absolute path where a relative one exists only beside `file`."""
-    return tuple(_beside(text, file.absolute().parent) for text in overrides)
-
-
-def _beside(override: str, folder: Path) -> str:
-    key, _, value = override.partition("=")
-    if key.lstrip("+") not in PATH_KEYS or not value or _NOT_PLAIN & set(value) or os.path.isabs(value):
-        return override
-    there = Path(os.path.normpath(folder / value))
-    if value.startswith("~") or os.path.lexists(value) or not there.exists():
-        return override
-    return to_override(key, str(there))
+    setters = [arm.name for arm in question.arms if SPLIT_SEED in map(key_of, arm.overrides)]
+    if SPLIT_SEED in map(key_of, question.base):
+        setters.append("base")
+    if setters:
+        yield f"resplit: it sets {SPLIT_SEED} to the seed; remove {SPLIT_SEED} from {', '.join(setters[:3])}"

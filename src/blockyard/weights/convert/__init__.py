@@ -1,6 +1,5 @@
 """Converters between presets and models of libraries, one file a preset in `preset/`.
 
 A converter reads a library's config as overrides of its preset and states which weights are which, once for both
-directions. `importing` writes a folder that a run can start from; `weights.exporting`, above this folder, writes what
-the library reads.
+directions. `importing` writes a folder that a run can start from, `exporting` one that the library reads.
 """

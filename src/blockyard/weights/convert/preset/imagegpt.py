@@ -12,7 +12,7 @@ import math
 from blockyard.contracts import DataSpec
 from blockyard.errors import UserError
 from blockyard.weights.convert import keys
-from blockyard.weights.convert.converter import MODEL
+from blockyard.weights.convert.converter import MODEL_FAMILIES
 from blockyard.weights.convert.preset.gpt2 import blocks, is_buffer, table
 from blockyard.weights.convert.rules import table_and_head
 from blockyard.weights.convert.settings import LibrarySettings
@@ -46,5 +46,5 @@ CONVERTER = keys.declared(
     lambda _: [*blocks(("weight",)), *table_and_head("transformer.wte.weight", is_tied=False)],
     images,
     skipped=is_buffer,
-    families=("tokenizer", *MODEL),
+    families=("tokenizer", *MODEL_FAMILIES),
 )

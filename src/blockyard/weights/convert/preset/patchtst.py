@@ -10,7 +10,7 @@ import torch
 from blockyard.contracts import DataSpec
 from blockyard.errors import UserError
 from blockyard.weights.convert import keys
-from blockyard.weights.convert.converter import MODEL, Trained
+from blockyard.weights.convert.converter import MODEL_FAMILIES, Trained
 from blockyard.weights.convert.rules import KINDS, block_modules, modules, same, spare, stacked_modules
 from blockyard.weights.convert.settings import LibrarySettings
 
@@ -84,5 +84,5 @@ CONVERTER = keys.declared(
         same("position.table", f"{ENCODER}.positional_encoder.position_enc"),
     ],
     lambda values: DataSpec("series", (values["steps"], 1), target="values", values=(values["horizon"], 1)),
-    families=("tokenizer", *MODEL),
+    families=("tokenizer", *MODEL_FAMILIES),
 )
