@@ -325,7 +325,9 @@ def near_layers(period: int, tokens: int, name: str = "") -> keys.Key:
     """
 
     def read(settings: LibrarySettings, values: keys.Values) -> list[LayerFacts]:
-        every = settings.integer(name, period, is_dimension=False) if name else period
+        every = period
+        if name:
+            every = settings.integer(name, period, is_dimension=False)
         types = layer_types(settings, values, lambda layer: (layer + 1) % every != 0)
         near = LayerFacts(window(settings, tokens), base=values.get("near_base"))
         return [near if is_near else LayerFacts() for is_near in types]
