@@ -318,7 +318,7 @@ def layers(
 
 
 def near_layers(period: int, tokens: int, name: str = "") -> keys.Key:
-    """Return the keys of layers of which some have a window, and another base of positions if there is one.
+    """Return the keys of layers, some with a window, and another base of positions if there is one.
 
     period: of so many layers the last has no window, if a config names neither the layers nor, as `name`, a period
     tokens: the width of the window in a config that does not say it
@@ -493,7 +493,7 @@ def experts(
 
 
 def dense_facts(settings: LibrarySettings, values: keys.Values, dense: Sequence[bool]) -> list[LayerFacts]:
-    """Return the facts of layers of which some have no experts, the value `dense`."""
+    """Return the facts of layers, some without experts (`dense`, which becomes a value)."""
     values["dense"] = dense
     mixer = ("channel_mixer=glu", *gated(settings, values)) if any(dense) else ()
     return [LayerFacts(dense=mixer if is_dense else ()) for is_dense in dense]

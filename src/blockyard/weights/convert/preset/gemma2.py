@@ -13,7 +13,7 @@ from blockyard.weights.convert.settings import LibrarySettings
 
 
 def _cap(name: str, option: str, default: float) -> keys.Key:
-    """Return the key of a soft cap, which may be null."""
+    """Return the key of a soft cap, a number or null."""
 
     def take(settings: LibrarySettings, _: keys.Values) -> float | None:
         if settings.take(name, default) is None:
