@@ -17,6 +17,8 @@ from blockyard.sweep.cells import ARM_LEVEL
 from blockyard.sweep.spec.keys import Floors
 from blockyard.sweep.spec.ladder import FACTOR
 
+MAX_NAMED = 4  # arms that the answer names
+
 
 def ladder_row(
     data: ComparisonInput,
@@ -89,16 +91,13 @@ def ladder_answer(row: LadderRow) -> str:
             f"FLOPs C of training; the law of the other rungs misses the largest by {100 * arm.held_out:+.2g} %."
         )
     last = max(arm.compute[-1] for arm in row.arms)
-    parts = [f"{arm.name} is worth {_worth(arm.multiplier, arm.interval)}{_gap(arm)}" for arm in others[:MOST]]
-    more = f"; and {len(others) - MOST} more arms" if len(others) > MOST else ""
-    far = ", ".join(f"{arm.name} {_worth(arm.farther, arm.farther_interval)}" for arm in others[:MOST])
+    parts = [f"{arm.name} is worth {_worth(arm.multiplier, arm.interval)}{_gap(arm)}" for arm in others[:MAX_NAMED]]
+    more = f"; and {len(others) - MAX_NAMED} more arms" if len(others) > MAX_NAMED else ""
+    far = ", ".join(f"{arm.name} {_worth(arm.farther, arm.farther_interval)}" for arm in others[:MAX_NAMED])
     return (
         f"At the largest rung ({last:.3g} FLOPs), in the compute of {row.baseline}: {'; '.join(parts)}{more}. "
         f"Extrapolated to {row.farther:g} times that: {far}."
     ) + (f" {no_law({one.name: one.worst for one in row.unfitted})}." if row.unfitted else "")
-
-
-MOST = 4  # arms that the answer names
 
 
 def _worth(times: float | None, interval: Limits | None) -> str:

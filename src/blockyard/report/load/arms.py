@@ -17,6 +17,8 @@ from blockyard.sweep.cells import Setting
 from blockyard.sweep.plan.sweep_plan import PlanFacts
 from blockyard.sweep.stopping.due import Standing
 
+MAX_LENGTH = 72  # characters of an arm's name that no sweep gave
+
 
 @dataclass(frozen=True)
 class ArmRuns:
@@ -83,11 +85,6 @@ class ComparisonInput:
     def arm(self, name: str) -> ArmRuns | None:
         """Return the arm of that name, if there is one."""
         return next((arm for arm in self.arms if arm.name == name), None)
-
-
-# Names for arms that no sweep named: the options in which their configs differ, as one would type them.
-
-MAX_LENGTH = 72  # characters of a name
 
 
 @dataclass(frozen=True)

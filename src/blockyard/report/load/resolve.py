@@ -24,6 +24,8 @@ from blockyard.sweep.plan.sweep_plan import FOLDER as SWEEPS
 from blockyard.sweep.plan.sweep_plan import MetricFacts, SweepPlan
 
 _MAX_LISTED = 6
+TRIAL = "trial"  # the key of run.json that says that a run is a trial of a search
+Selection = SweepPlan | str | os.PathLike[str] | RunRecord | Sequence[str | os.PathLike[str] | RunRecord]
 
 
 @dataclass(frozen=True)
@@ -136,11 +138,6 @@ def _names(entry: Entry) -> tuple[str, ...]:
         return (entry.name, entry.path.parent.name)
 
 
-# Load what the user selects for a comparison: a sweep, several sweeps, or any runs.
-
-Selection = SweepPlan | str | os.PathLike[str] | RunRecord | Sequence[str | os.PathLike[str] | RunRecord]
-
-
 def load_selection(
     selection: Selection,
     *,
@@ -222,14 +219,6 @@ def _with_question(result: ComparisonInput, sweeps: list[ComparisonInput], by: s
     return replace(result, question=question, warnings=warnings)
 
 
-# Keep one arm for each search among runs that came with a folder: its best trial.
-# run.json records that a run is a trial. The other trials of a study tried settings that were not chosen; as arms
-# of a comparison they would answer questions that the sweep does not ask.
-
-
-TRIAL = "trial"  # in run.json
-
-
 @dataclass(frozen=True)
 class _Study:
     """The search of one arm. storage: the URL of its database."""
@@ -245,6 +234,9 @@ class _Study:
 
 def keep_best_trials(paths: Sequence[Path], listed: Collection[Path]) -> tuple[list[Path], list[str]]:
     """Return the runs without the trials that were not chosen, and a note on each search.
+
+    The other trials of a search tried settings that were not chosen. As arms of a comparison they would answer
+    questions that the sweep does not ask.
 
     listed: the runs that came with a folder of many; runs named one by one stay
     """

@@ -14,6 +14,7 @@ from blockyard.report.render import columns
 
 MAX_SETTINGS = 30
 _WIDTH = 40  # characters of a value
+_LEFT = ("arm", "from elsewhere", "ladder", "gap", "setting", "verdict", "Pareto", "simple baseline", "note")
 
 
 def settings(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
@@ -40,9 +41,6 @@ def settings(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
 def _text(value: Any) -> str:
     text = "" if value is None else format_value(value)
     return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."
-
-
-_LEFT = ("arm", "from elsewhere", "ladder", "gap", "setting", "verdict", "Pareto", "simple baseline", "note")
 
 
 def markdown(data: ComparisonDocument) -> str:
