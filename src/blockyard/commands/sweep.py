@@ -154,7 +154,7 @@ def _at_most(plan: SweepPlan, due: Sequence[Cell]) -> list[Cell]:
 
 def say_time(plan: SweepPlan, announced: Estimate, seconds: float, say: Callable[[str], None]) -> None:
     """Record and print the time that was announced and the seconds that the sweep took."""
-    from blockyard.sweep.execution.estimate import record_time
+    from blockyard.sweep.execution.time_taken import record_time
 
     try:
         line = record_time(

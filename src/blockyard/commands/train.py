@@ -253,7 +253,7 @@ _PATIENCE = 10.0  # seconds that a run has to end after a second signal
 
 def run_multirun(args: TrainArgs) -> int:
     """Run every combination and print the exit code of each; 0 only if all of them succeeded."""
-    from blockyard.config.overrides import expand
+    from blockyard.config.multirun import expand
     from blockyard.sweep.execution.runner import StopSignals
     from blockyard.sweep.executor._server_process import ServerProcess
 
