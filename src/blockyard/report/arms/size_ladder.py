@@ -35,7 +35,8 @@ def ladder_row(
     """
     factors = list(dict.fromkeys(name for arm in data.arms for name in arm.levels))
     if factor not in factors:
-        hint = f"; did you mean {nearest[0]}?" if (nearest := near(factor, factors)) else ""
+        nearest = near(factor, factors)
+        hint = f"; did you mean {nearest[0]}?" if nearest else ""
         has = f"this one has {', '.join(factors)}" if factors else "the arms of this one have none"
         raise UserError(f"ladder={factor}: no factor of a grid{hint} ({has}); write the sizes as one in `grid:`")
     if not is_loss(metric, direction):
@@ -43,12 +44,15 @@ def ladder_row(
     groups: dict[str, list[ArmRuns]] = {}
     for arm in data.arms:
         groups.setdefault(_group(arm, factor), []).append(arm)
-    base = next((name for name, arms in groups.items() if any(arm.name == baseline for arm in arms)), None)
+    base = next(iter(groups))
+    for name, arms in groups.items():
+        if any(arm.name == baseline for arm in arms):
+            base = name
     points = {name: _points(arms, metric) for name, arms in groups.items()}
-    fitted = ladder(points, base or next(iter(groups)), floors)
+    fitted = ladder(points, base, floors)
     return LadderRow(
         factor=factor,
-        baseline=base or next(iter(groups)),
+        baseline=base,
         farther=FARTHER,
         floors=floors,
         arms=[_arm(one) for one in fitted.arms],

@@ -107,6 +107,7 @@ def grid_effects(values: Values, levels: Levels, inflation: float = 1.0) -> Effe
         return None
     pairs = list(itertools.combinations(factors, 2))
     design = design_matrix(rows, factors, pairs, seeds)
+    # Without full rank an effect is not identified, and statsmodels would return one of many solutions.
     if np.linalg.matrix_rank(design.columns) < design.columns.shape[1]:
         pairs = []  # cells are missing: not every pair of levels occurs
         design = design_matrix(rows, factors, pairs, seeds)

@@ -89,7 +89,7 @@ def _difference(one: Judgement, limits: Range | None) -> Difference:
         holm_p=one.holm_p,
         effect=effect(mean, deviation, n) if deviation else None,
         deviation=deviation,
-        e=math.exp(min(700.0, max(one.log_e))),
+        e=math.exp(min(700.0, max(one.log_e))),  # math.exp overflows beyond 709
     )
 
 

@@ -235,12 +235,14 @@ def p_equals(p: float | None) -> str:
 
 def min_seeds_exact(compared: int, alpha: float = ALPHA) -> int:
     """Return the fewest seeds whose smallest exact p, corrected for `compared` arms, is at most alpha."""
+    # Holm multiplies the smallest p by the number of arms: compared * 2^(1 - n) <= alpha.
     return max(MIN_SEEDS, math.ceil(1 + math.log2(max(1, compared) / alpha)))
 
 
 def seeds_needed(effect: float, alpha: float, power: float = POWER) -> int | None:
     """Return the fewest seeds with which a paired t test detects an effect (d_z); None if more than MAX_SEEDS."""
     counts = range(MAX_SEEDS + 1)
+    # The power grows with n, so that a bisection finds the first that suffices.
     n = bisect_left(counts, power, lo=MIN_SEEDS, key=lambda n: t_test_power(abs(effect), n, alpha))
     return n if n <= MAX_SEEDS else None
 
