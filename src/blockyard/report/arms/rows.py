@@ -90,9 +90,11 @@ def _changes(
 
 def _verdict(result: ArmResult, missing: MissingResult | None, failed: int) -> tuple[str, str]:
     """Return the verdict and its explanation; for an arm without a result the reason."""
+    if missing is None and failed and result.verdict == TOO_FEW:
+        cells = "1 cell" if failed == 1 else f"{failed} cells"
+        return result.verdict, f"{result.explanation} {cells} failed."
     if missing is None:
-        note = f" {failed} cell{'s' if failed > 1 else ''} failed." if failed and result.verdict == TOO_FEW else ""
-        return result.verdict, result.explanation + note
+        return result.verdict, result.explanation
     if result.verdict == BASELINE:
         return BASELINE, f"{result.explanation} {missing.explanation}"
     return missing.verdict, missing.explanation
@@ -127,6 +129,7 @@ def curves(records: list[LoadedRun], flops: Mapping[str, float | None]) -> list[
 
     flops: per sample, by arm, for runs that have not recorded it yet
     """
+    # All curves are one JSON text in one page: with many runs each has fewer points.
     points = max(MIN_POINTS, min(MAX_POINTS, MAX_TOTAL // max(1, len(records))))
     rows = [curve(record, flops.get(record.arm), points) for record in records if record.state != "refused"]
     return [row for row in rows if row.step]

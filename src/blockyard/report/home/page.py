@@ -24,8 +24,8 @@ from blockyard.sweep.plan.sweep_plan import FILE as PLAN
 from blockyard.sweep.plan.sweep_plan import FOLDER as SWEEPS
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 
-# What the home page shows, as plain data: sweeps, runs, and the options in which the runs differ.
-
+STYLES = ("style", "tables", "charts", "home")
+SCRIPTS = ("dom", "format", "theme", "search", "home_state", "home_runs", "home_compare", "home")
 MAX_OPTIONS = 400  # that differ between the runs, the most often recorded ones
 MAX_TEXT = 2000  # characters of a note, an answer or an option
 FILES = ("config.yaml", "metrics.csv", "summary.json", "log.txt", "error.txt", "checkpoints")
@@ -204,10 +204,6 @@ def _families(records: Sequence[RunRecord]) -> list[str]:
     """Return the families whose choices differ between the runs."""
     families = dict.fromkeys(family for record in records for family in record.choices)
     return [family for family in families if len({record.choices.get(family) for record in records}) > 1]
-
-
-STYLES = ("style", "tables", "charts", "home")
-SCRIPTS = ("dom", "format", "theme", "search", "home_state", "home_runs", "home_compare", "home")
 
 
 def write_home(path: Path, root: Path, records: Sequence[RunRecord]) -> Path:
