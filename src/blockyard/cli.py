@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import importlib
 import os
 import sys
 from collections.abc import Sequence
 
 from blockyard import address_space
-from blockyard.commands import COMMANDS, HIDDEN, MODULES
+from blockyard.commands import COMMANDS, _reader
+from blockyard.commands._help import help_text
 from blockyard.config.override_grammar import packages_typed
 from blockyard.config.project_file import import_folders, with_project
 from blockyard.config.untrusted.package_finder import importable
 from blockyard.errors import UserError, did_you_mean, first_line, refuse, shortened
 
 READ_ONLY = ("list", "explain", "check", "compare", "completion", "_complete")
+
+
+def _cell(arguments: Sequence[str]) -> int:
+    from blockyard.commands import cell
+
+    return cell.run(arguments)
+
+
+def _complete(arguments: Sequence[str]) -> int:
+    from blockyard.commands import completion
+
+    return completion.run(arguments)
+
+
+HIDDEN = {"_cell": _cell, "_complete": _complete}  # called by blockyard itself, without flags and help
 
 HELP = """blockyard composes, trains and compares transformer blocks.
 
@@ -55,12 +70,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     # another process needs the cores; none at all costs a fifth where none does. torch reads this once, on import.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    module = importlib.import_module(f"blockyard.commands.{MODULES.get(command, command)}")
-    if {"-h", "--help"} & set(arguments):
-        if module.__doc__ is None:
-            return refuse(["the help texts are docstrings, which PYTHONOPTIMIZE=2 and -OO remove; start without them"])
-        sys.stdout.write(module.__doc__.strip() + "\n")
-        return 0
+    if {"-h", "--help"} & set(arguments) and command not in HIDDEN:
+        try:
+            sys.stdout.write(help_text(command))
+            return 0
+        except UserError as error:
+            return refuse([str(error)])
 
     if problem := address_space.problem_of(command):
         return refuse([problem]) - 1
@@ -68,11 +83,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = with_project(command, arguments)
         with importable(packages_typed(arguments), import_folders(command)):
-            code = int(module.run(arguments))
+            code = HIDDEN[command](arguments) if command in HIDDEN else _reader.run(command, arguments)
         sys.stdout.flush()  # here, where an error still has a message and an exit code
         return code
     except UserError as error:
-        return refuse([str(error)])
+        return refuse(getattr(error, "problems", [str(error)]))  # a sweep file may have several
     except KeyboardInterrupt:
         return 130
     except SystemExit as end:  # of argparse; or of a component, whose exit code 0 would pass for success

@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from blockyard.commands._args import Args, Parser, read
-from blockyard.commands._sweep_args import SweepArgs, parser
-from blockyard.commands.compare import CompareArgs, _with_files
-from blockyard.commands.compare import parser as compare_parser
+from blockyard.commands._reader import read
 from blockyard.config.option_text import boolean, config_value, indices, integer, number, one_of, read_option
-from blockyard.config.override_grammar import allowed_packages, parse_allow, parse_override, parse_value
+from blockyard.config.override_grammar import parse_allow, parse_override, parse_value
 from blockyard.errors import UserError
 
 
 def test_overrides_keep_their_order_around_flags() -> None:
-    args = parser().read(["quickstart", "--workers", "2", "a=1", "--dry-run", "b=x y", "-cd", "mine"], SweepArgs)
-    assert args.overrides == ["quickstart", "a=1", "b=x y"]
-    assert (args.workers, args.dry_run, args.retry, args.config_dirs) == (2, True, False, ["mine"])
-    assert parser().read(["--workers=3"], SweepArgs).workers == 3
+    arguments = ["quickstart", "--workers", "2", "a=1", "--dry-run", "b=x y", "-cd", "mine"]
+    _, positional, values = read("sweep", arguments)
+    assert positional == ["quickstart", "a=1", "b=x y"]
+    options = values["options"]
+    assert (options.workers, options.dry_run, options.retry, values["config_dirs"]) == (2, True, False, ["mine"])
+    assert read("sweep", ["quickstart", "--workers=3"])[2]["options"].workers == 3
 
 
-def test_options_are_taken_out_of_the_overrides() -> None:
-    args = read("eval", ["outputs", "run=a", "run=b", "position.base=10", "allow=['one', two]", "outputs=x=y"])
-    assert args.pop("run") == "b"
-    assert args.pop("run", "none") == "none"
-    assert args.pop_prefix("position.") == {"base": "10"}
-    assert args.pop_allow() == ["one", "two"]
-    assert args.pop("outputs") == "x=y"
-    assert args.overrides == ["outputs"]  # a name, without a value
-    assert args.pop_names() == ["outputs"]
-    args.check_empty("eval", ("run",))
+def test_keys_are_taken_out_of_the_arguments() -> None:
+    _, names, values = read("soup", ["a", "out=x=y", "which=best", "b", "which=last", "allow=['one', two]"])
+    assert names == ["a", "b"]
+    assert values == {"out": "x=y", "which": ["last"], "allow": ("one", "two")}
+    _, _, values = read("eval", ["run=x", "extrapolate=[2]", "position.base=10"])
+    assert values["position"] == {"base": 10}
 
 
 @pytest.mark.parametrize(
@@ -45,24 +40,24 @@ def test_options_are_taken_out_of_the_overrides() -> None:
 )
 def test_a_bad_flag_has_one_message(arguments: list[str], message: str) -> None:
     with pytest.raises(UserError) as caught:
-        parser().read(arguments, SweepArgs)
+        read("sweep", arguments)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
 
 
 def test_a_format_takes_the_next_argument_only_if_it_is_a_file() -> None:
-    def compared(*arguments: str) -> CompareArgs:
-        return compare_parser().read(_with_files(arguments), CompareArgs)
+    def compared(*arguments: str) -> tuple[list[str], dict[str, str]]:
+        _, positional, keywords = read("compare", arguments)
+        return positional, keywords
 
-    assert compared("--csv", "norms").files() == {"--csv": ""}
-    assert compared("--csv", "norms").overrides == ["norms"]
-    assert compared("norms", "--csv", "n.csv", "--html=-").files() == {"--csv": "n.csv", "--html": "-"}
-    assert compared("--markdown", "-", "outputs=x").files() == {"--markdown": "-"}
+    assert compared("--csv", "norms") == (["norms"], {"csv": ""})
+    assert compared("norms", "--csv", "n.csv", "--html=-") == (["norms"], {"csv": "n.csv", "html": "-"})
+    assert compared("--markdown", "-", "outputs=x") == ([], {"markdown": "-", "outputs": "x"})
 
 
 def test_left_over_options_are_named() -> None:
     with pytest.raises(UserError, match="spilt=a: unknown option of eval; did you mean split"):
-        Parser("eval").read(["spilt=a"], Args).check_empty("eval", ("run", "split"))
+        read("eval", ["spilt=a"])
 
 
 @pytest.mark.parametrize(
@@ -113,4 +108,3 @@ def test_the_grammar_is_hydras() -> None:
         parse_override("a=[")
     assert parse_allow(None) == []
     assert parse_allow("['mine', \"yours\"]") == ["mine", "yours"]
-    assert allowed_packages([("seed", "1"), ("allow", "[mine]")]) == ["mine"]

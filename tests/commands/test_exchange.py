@@ -56,14 +56,14 @@ def test_there_and_back(
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("import", "needs one folder or file, not 0"),
-        ("import a b out=c", "not 2: a, b"),
+        ("import", "takes one folder or file, and none is named"),
+        ("import a b out=c", "not 2 (a, b)"),
         ("import a", "needs out=FOLDER"),
         ("import a out=", "out="),
         ("import nothing out=c", "no file or folder"),
         ("export to=x format=hf", "export needs run=RUN"),
         ("export run={run} format=hf", "needs to=FOLDER"),
-        ("export run={run} to=x", "needs format="),
+        ("export run={run} to=x", "needs format=safetensors|hf"),
         ("export run={run} to=x format=pickle", "format="),
         ("export run={run} to=x format=hf chosen=last", "unknown option of export"),
         ("export run={run} to=x format=onnx as=gpt2", "as=gpt2 has an effect with"),

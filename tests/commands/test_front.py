@@ -144,12 +144,12 @@ def test_list_takes_overrides_only_to_compare_with(capsys):
 )
 def test_a_library_that_does_not_fit_into_memory_is_one_message(error, monkeypatch, capsys):
     """A limit of `ulimit -v` that is too small for torch ends a command with a message, code 1 and no traceback."""
-    from blockyard.commands import runs
+    from blockyard.commands import _reader
 
-    def run(arguments):
+    def run(name, arguments):
         raise error
 
-    monkeypatch.setattr(runs, "run", run)
+    monkeypatch.setattr(_reader, "run", run)
     monkeypatch.setattr("resource.getrlimit", lambda which: (2_500_000_000, -1))
     assert main(["runs"]) == 1
     message = capsys.readouterr().err
@@ -192,11 +192,11 @@ def test_a_run_that_is_out_of_memory_names_the_limit(error, monkeypatch):
 
 
 def test_other_import_errors_are_not_called_a_lack_of_memory(monkeypatch):
-    from blockyard.commands import runs
+    from blockyard.commands import _reader
 
-    def run(arguments):
+    def run(name, arguments):
         raise ImportError("no module")
 
-    monkeypatch.setattr(runs, "run", run)
+    monkeypatch.setattr(_reader, "run", run)
     with pytest.raises(ImportError):
         main(["runs"])

@@ -176,4 +176,4 @@ def test_labels_use_letters_of_the_font() -> None:
     assert _canvas.printable("␣↵⇥") == "␣↵⇥"
     assert _canvas.printable("字") == "\\u5b57"
     assert _canvas.printable("a" * 40) == "a" * 11 + "…"
-    assert [list(part) for part in _canvas.split_pages(5, 2)] == [[0], [1, 2], [3, 4]]
+    assert [list(part) for part in _canvas.split_pages(range(5), 2)] == [[0], [1, 2], [3, 4]]

@@ -141,8 +141,8 @@ def test_the_project_file_names_the_folders(here: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "takes a family and a name"),
-        (["norm"], "takes a family and a name"),
+        ([], "takes one family and one name"),
+        (["norm"], "takes one family and one name"),
         (["nrom", "mine"], "did you mean norm?"),
         (["logger", "mine"], "no template for logger"),
         (["norm", "My-Norm"], "not a name"),

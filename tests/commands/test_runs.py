@@ -100,7 +100,7 @@ def test_json_has_everything(outputs: Path, capsys: pytest.CaptureFixture[str]) 
         (["--best", "optimizer.lr"], "--best optimizer.lr: no run says whether more of it is better"),
         (["--best", "test/loss", "--sort", "run"], "one of --sort and --best"),
         (["--limit", "-1"], "--limit"),
-        (["--yes"], "--yes is for `blockyard runs delete RUN...`"),
+        (["--yes"], "--yes is for `blockyard runs archive` and"),
         (["tag"], "runs tag needs a run"),
         (["tag", "gpt-bbbbbbbbbb/s0"], "runs tag gpt-bbbbbbbbbb/s0 needs a tag"),
         (["tag", "gpt-bbbbbbbbbb/s0", "two words"], "tag 'two words': expected up to 40 letters"),

@@ -14,7 +14,7 @@ import pytest
 
 from blockyard.cli import main
 from blockyard.sweep.cells import Cell
-from blockyard.sweep.execution.estimate import read_times
+from blockyard.sweep.execution.time_taken import read_times
 from blockyard.sweep.plan import planner
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.spec import locate

@@ -148,8 +148,8 @@ def test_a_signal_ends_the_baselines_and_not_the_run(tmp_path: Path, monkeypatch
 
 
 def test_bounds_that_are_reached_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_baselines, "MOST_FITTED", 500)
-    monkeypatch.setattr(_baselines, "MOST_TESTED", 100)
+    monkeypatch.setattr(_baselines, "MAX_FITTED_SAMPLES", 500)
+    monkeypatch.setattr(_baselines, "MAX_TESTED_SAMPLES", 100)
     _, folder = train(tmp_path)
     note = folder.summary()["baseline_notes"]["linear"]
     assert note == "fitted on 500 of 1,295 samples; tested on 100 of 359 samples"

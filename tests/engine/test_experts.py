@@ -148,7 +148,7 @@ def test_flops_on_the_meta_device_are_those_that_are_computed(options: tuple[str
 def test_the_table_counts_flops_of_parts_in_a_list_once(mixer: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = ("data=code", "tokenizer=byte", "position=none", *DECODER, "data.context=16")
     overrides = [*SMALL, *text, mixer]
-    assert check_command.run(overrides) == 0
+    assert check_command.check(*overrides) == 0
     (total,) = (line.split()[-1] for line in capsys.readouterr().out.splitlines() if line.startswith("sum"))
     built = Components(configured(*overrides)[0])
     assert int(total.replace(",", "")) == flops_by_module(built.meta_model(), built.context())[""]

@@ -14,6 +14,7 @@ from numpy.testing import assert_allclose
 import blockyard
 from blockyard.cli import main
 from blockyard.commands import embed as command
+from blockyard.commands._signature import functions_of
 from blockyard.contracts import Inputs
 from blockyard.evaluate import api
 from blockyard.evaluate.embed import POOLS, PROJECTIONS, SUFFIXES, Embeddings, embed
@@ -218,8 +219,10 @@ def test_patches_of_values_are_those_that_the_model_reads(tmp_path: Path) -> Non
 
 def test_the_command_offers_what_the_function_takes() -> None:
     """Written out in the command, because reading the function imports torch."""
-    assert (command.POOLS, command.PROJECTIONS, command.OUT) == (POOLS, PROJECTIONS, SUFFIXES)
-    assert set(command.SPLITS) == set(api.SPLITS)
+    (function,) = functions_of("embed")
+    choices = {parameter.key: parameter.choices for parameter in function.keywords}
+    assert (choices["pool"], choices["projection"], command.OUT) == (POOLS, PROJECTIONS, SUFFIXES)
+    assert set(choices["split"]) == set(api.SPLITS)
 
 
 def test_what_cannot_be_is_refused(digits: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from blockyard.commands.eval import run as eval_verb
+from blockyard.commands import _reader
 from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.compose import compose
@@ -305,7 +305,7 @@ def test_eval_gives_the_same_figures(run_folder: RunFolder, capsys: pytest.Captu
     result, _ = evaluate_longer(run_folder.path, [2, 4])
     recorded = run_folder.summary()["metrics"]
     assert result.metrics() == {name: value for name, value in recorded.items() if "@" in name and "test/" in name}
-    assert eval_verb([f"run={run_folder.path}", "extrapolate=[2]", "split=validation"]) == 0
+    assert _reader.run("eval", [f"run={run_folder.path}", "extrapolate=[2]", "split=validation"]) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[0].split()[:3] == ["length", "tokens", "loss"]
     assert "of the val split at every length" in out
@@ -313,7 +313,12 @@ def test_eval_gives_the_same_figures(run_folder: RunFolder, capsys: pytest.Captu
 
 def test_curves_of_changed_positions_lie_beside_the_runs_own(run_folder: RunFolder) -> None:
     own = (run_folder.path / "extrapolation-test.json").read_text()
-    assert eval_verb([f"run={run_folder.path}", "extrapolate=[2]", "position.scaling=yarn", "position.base=500.0"]) == 0
+    assert (
+        _reader.run(
+            "eval", [f"run={run_folder.path}", "extrapolate=[2]", "position.scaling=yarn", "position.base=500.0"]
+        )
+        == 0
+    )
     content = json.loads((run_folder.path / "extrapolation-test-base-500.0-scaling-yarn.json").read_text())
     assert content["position"] == {"base": 500.0, "scaling": "yarn"}
     assert (run_folder.path / "extrapolation-test.json").read_text() == own
@@ -332,9 +337,9 @@ def test_eval_reads_positions_otherwise(run_folder: RunFolder) -> None:
 def test_bad_words_are_refused(run_folder: RunFolder) -> None:
     for argument in ("extrapolate=[1]", "extrapolate=2;4", "extrapolate="):
         with pytest.raises(UserError, match=r"extrapolate=.*whole numbers >= 2"):
-            eval_verb([f"run={run_folder.path}", argument])
-    with pytest.raises(UserError, match=r"position\.scaling=yarn: unknown option of eval"):
-        eval_verb([f"run={run_folder.path}", "position.scaling=yarn"])
+            _reader.run("eval", [f"run={run_folder.path}", argument])
+    with pytest.raises(UserError, match=r"position\.scaling=yarn has an effect with extrapolate= only"):
+        _reader.run("eval", [f"run={run_folder.path}", "position.scaling=yarn"])
 
 
 def test_models_that_are_no_decoders_are_refused_before_they_run() -> None:

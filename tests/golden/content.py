@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import io
 import json
 import os
@@ -20,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.cli import HELP, main
-from blockyard.commands import COMMANDS, MODULES
+from blockyard.commands import COMMANDS
+from blockyard.commands._help import help_text
 from blockyard.config import tree
 from blockyard.config.choices import catalog
 from blockyard.config.compose import compose
@@ -89,8 +89,7 @@ def help_texts() -> dict[str, list[str]]:
     """Return the lines that `--help` of every command prints."""
     texts = {"": HELP.splitlines()}
     for command in COMMANDS:
-        module = importlib.import_module(f"blockyard.commands.{MODULES.get(command, command)}")
-        texts[command] = module.__doc__.strip().splitlines()
+        texts[command] = help_text(command).splitlines()
     return texts
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from blockyard.commands import inspect as command
+from blockyard.commands._help import help_text
 from blockyard.errors import UserError
 from blockyard.inspect import options as declared
 from blockyard.inspect.kinds.positions import position_codes
@@ -26,7 +26,7 @@ def test_every_file_is_a_kind_that_the_command_describes() -> None:
         module = import_module(f"blockyard.inspect.kinds.{kind}")
         assert callable(module.inspect)
         assert set(module.OPTIONS) == {key for key, (kinds, _) in KEYS.items() if kind in kinds}
-        assert f"\n  {kind} " in (command.__doc__ or "")
+        assert f"\n  {kind} " in help_text("inspect")
 
 
 def test_every_option_belongs_to_a_kind() -> None:

@@ -349,7 +349,7 @@ def _members(data: bytes) -> dict[str, bytes]:
     ("arguments", "message"),
     [
         (["bundle"], "bundle takes one sweep or run"),
-        (["bundle", "norms"], "bundle needs out=FILE.zip, such as out=norms.zip"),
+        (["bundle", "norms"], "bundle needs out=FILE.zip"),
         (["bundle", "norms", "out=x.tar"], "expected a file .zip"),
         (["bundle", "norms", "out=x.zip", "weights=maybe"], "weights=maybe"),
         (["bundle", "norms", "out=x.zip", "weihgts=true"], "did you mean weights"),

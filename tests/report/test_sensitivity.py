@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from statsmodels.stats.power import TTestPower
 
-from blockyard.commands.sweep import run
+from blockyard.commands._reader import run
 from blockyard.report.stats.sensitivity import SweepDesign, sensitivity
 from blockyard.sweep.stopping.evidence import log_bayes_factor
 
@@ -59,7 +59,7 @@ def test_a_dry_run_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         "arms: {a: [block=pre_norm], b: [block=post_norm]}\n"
         "metric: test/accuracy\nmargin: 0.001\nseeds: {first: 3, most: 6, until: decided}\n"
     )
-    assert run([str(file), "--dry-run", f"outputs={tmp_path / 'outputs'}"]) == 0
+    assert run("sweep", [str(file), "--dry-run", f"outputs={tmp_path / 'outputs'}"]) == 0
     output = capsys.readouterr().out
     assert "6 seeds at most decide a difference of" in output
     assert "test samples: one is" in output

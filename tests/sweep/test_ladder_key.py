@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from blockyard.commands._sweep_args import SweepArgs
+from blockyard.commands.sweep import SweepOptions
 from blockyard.config.build import Components
 from blockyard.engine.data_reader import DataReader
 from blockyard.errors import UserError
@@ -136,13 +136,13 @@ def test_floors_of_their_own_are_a_word_of_the_ladder() -> None:
 
 
 def test_an_arm_of_the_command_line_is_meant_at_all_rungs(climbed: SweepPlan) -> None:
-    some = SweepArgs(file="x", arms="mlp,wide-1e9").only(climbed).cells
+    some = SweepOptions(arms="mlp,wide-1e9").only(climbed).cells
     assert {climbed.variants[cell.variant].arm for cell in some} == {
         *(f"mlp-{rung}" for rung in ("1e9", "1e10", "1e11", "1e12")),
         "wide-1e9",
     }
     with pytest.raises(UserError, match="--arms mlpp: no such arm; did you mean mlp"):
-        SweepArgs(file="x", arms="mlpp").only(climbed)
+        SweepOptions(arms="mlpp").only(climbed)
 
 
 @pytest.mark.full

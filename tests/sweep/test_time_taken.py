@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from blockyard.sweep.execution.estimate import FILE, Estimate, read_times, record_time
+from blockyard.sweep.execution.estimate import Estimate
+from blockyard.sweep.execution.time_taken import FILE, read_times, record_time
 
 ANNOUNCED = Estimate(4, 1e9, seconds=50.0, parallel=2, at_most=100.0, source="from 1 finished run on this host")
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from blockyard.commands._args import Args
-from blockyard.commands.train import resume
+from blockyard.commands.train import continue_run
 from blockyard.config.check import reasons
 from blockyard.config.compose import compose
 from blockyard.engine.callbacks.loop import LoopCallback
@@ -136,7 +135,7 @@ def test_without_another_budget_and_before_the_end_it_is_a_resume(parent: RunFol
         pass
     assert not is_longer(str(queued.path), LONGER)
     with pytest.raises(UserError, match="cannot be resumed with other settings"):
-        resume(str(queued.path), Args(overrides=list(LONGER)))
+        continue_run(str(queued.path), LONGER)
 
 
 def test_a_parent_that_stopped_early_or_has_changed_is_refused(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_an_absent_key_means_the_default_of_the_class(case: str) -> None:
         except UserError as error:
             pytest.fail(f"{key}: the library completes what we refuse ({error})")
         assert (key, ours.overrides, ours.outputs) == (key, theirs.overrides, theirs.outputs)
-        assert [rule.theirs for rule in ours.rules] == [rule.theirs for rule in theirs.rules]
+        assert [rule.library_names for rule in ours.rules] == [rule.library_names for rule in theirs.rules]
         compared += 1
     assert compared > 10
 

@@ -72,7 +72,7 @@ def compared(name: str, theirs: Path, imported: Imported) -> None:
     # The names lead back to theirs, each of which was read.
     rules = imported.source.foreign.rules
     back = convert_back(rules, ours)
-    assert set(back) == {name for rule in rules for name in rule.theirs}
+    assert set(back) == {name for rule in rules for name in rule.library_names}
     for weight, value in back.items():
         whole = imported.source.weights[weight]
         assert torch.equal(value, whole[: len(value)]), weight  # ViLT's third type is that of a second image

@@ -123,25 +123,25 @@ def test_values_that_are_not_finite_are_refused() -> None:
 
 def test_a_table_of_positions_is_resized_into_a_model() -> None:
     source, model = (tiny(axes=2, position="learned", sizes={"grid": grid}) for grid in ((2, 3), (4, 6)))
-    transfer = compare(model, shapes(source), None, head=True, theirs=WeightLayout((2, 3)))
+    transfer = compare(model, shapes(source), None, head=True, source_layout=WeightLayout((2, 3)))
     assert transfer.resized == {"position.table": ((6, 16), (24, 16))}
-    load(model, source.state_dict(), transfer, theirs=WeightLayout((2, 3)))
+    load(model, source.state_dict(), transfer, source_layout=WeightLayout((2, 3)))
     expected = model.position.resized("table", source.position.table, (2, 3))
     torch.testing.assert_close(model.position.table, expected)
 
 
-@pytest.mark.parametrize(("theirs", "ours"), [(True, False), (False, True)])
-def test_the_row_of_the_mask_is_left_out_or_stays(theirs: bool, ours: bool) -> None:
-    source, model = nn.Sequential(Lookup(6 + theirs)), nn.Sequential(Lookup(6 + ours))
+@pytest.mark.parametrize(("in_source", "in_model"), [(True, False), (False, True)])
+def test_the_row_of_the_mask_is_left_out_or_stays(in_source: bool, in_model: bool) -> None:
+    source, model = nn.Sequential(Lookup(6 + in_source)), nn.Sequential(Lookup(6 + in_model))
     before = model[0].symbols.weight.detach().clone()
-    layouts = {"theirs": WeightLayout(mask=theirs), "ours": WeightLayout(mask=ours)}
+    layouts = {"source_layout": WeightLayout(mask=in_source), "target_layout": WeightLayout(mask=in_model)}
     transfer = compare(model, shapes(source), None, head=True, **layouts)
-    assert transfer.resized == {"0.symbols.weight": ((6 + theirs, 4), (6 + ours, 4))}
+    assert transfer.resized == {"0.symbols.weight": ((6 + in_source, 4), (6 + in_model, 4))}
     load(model, source.state_dict(), transfer, **layouts)
     assert torch.equal(model[0].symbols.weight[:6], source[0].symbols.weight[:6])
     assert torch.equal(model[0].symbols.weight[6:], before[6:])
     assert compare(model, shapes(source), None, head=True).differing  # a file does not say that it has a mask
-    other = nn.Sequential(Lookup(8 + ours))
+    other = nn.Sequential(Lookup(8 + in_model))
     assert compare(other, shapes(source), None, head=True, **layouts).differing
 
 

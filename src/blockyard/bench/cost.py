@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-# A decoder of characters, where the command line does not say otherwise.
+# A decoder of characters, unless the command line says otherwise.
 BASE = {
     "data": "code",
     "tokenizer": "byte",
@@ -52,6 +52,11 @@ BASE = {
 }
 SECONDS = 0.3  # of repetitions
 LEAST, MOST = 3, 50  # repetitions
+QUANTITIES = {"flops": "FLOPs", "milliseconds": "ms", "bytes": "peak memory, MiB"}
+# Okabe and Ito's colours, which colour-blind readers can tell apart.
+COLOURS = ("#000000", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+
+Of = Literal["mixer", "step", "decode"]
 
 
 @dataclass(frozen=True)
@@ -59,8 +64,7 @@ class Cost:
     """One measurement.
 
     kernel: of attention, "" for a mixer that does not attend
-    bytes: the largest amount of memory that torch had allocated at once beyond what was there before, weights; in
-        decoding with a cache, that of the cache with it
+    bytes: the peak of memory that torch allocated beyond the weights; in decoding, with the bytes of the cache
     """
 
     token_mixer: str
@@ -106,7 +110,7 @@ def costs(
 
 
 def _config(mixer: str, longest: int, overrides: Sequence[str], config_dirs: Sequence[str]) -> dict[str, Any]:
-    """The complete config of a mixer. Raises UserError with every problem of it."""
+    """Return the complete config of a mixer. Raises UserError with every problem of it."""
     chosen = {override.partition("=")[0] for override in overrides}
     base = [f"{key}={value}" for key, value in BASE.items() if key not in chosen]
     composed = compose([*base, *overrides, f"token_mixer={mixer}", f"data.context={longest}"], config_dirs)
@@ -145,7 +149,7 @@ def _measure(
 
 
 def _attends(measured: Subject) -> bool:
-    """Whether a softmax attention runs; this is also the first run, which warms up."""
+    """Return whether a softmax attention runs. This first run also warms up."""
     return any(entry["kernel"] != "none" for entry in kernel.record(_Runs(measured)))
 
 
@@ -161,7 +165,7 @@ class _Runs(torch.nn.Module):
 
 
 def milliseconds(measured: Subject, device: str) -> float:
-    """The median time of a run."""
+    """Return the median time of a run."""
     times: list[float] = []
     while len(times) < LEAST or (sum(times) < SECONDS and len(times) < MOST):
         _wait(device)
@@ -173,10 +177,9 @@ def milliseconds(measured: Subject, device: str) -> float:
 
 
 def peak(measured: Subject, device: str) -> int:
-    """The most bytes that torch has allocated during a run beyond those before it.
+    """Return the peak of bytes that torch allocates during a run, beyond the bytes before it.
 
-    On a CPU by the events of torch's allocator, so that the figure is exact and does not depend on what the process
-    has kept from earlier.
+    On a CPU by the events of torch's allocator: exact, and independent of memory that the process has kept.
     """
     if device != "cpu":
         _wait(device)
@@ -186,9 +189,9 @@ def peak(measured: Subject, device: str) -> int:
         return int(torch.cuda.max_memory_allocated(device) - before)
     with torch.autograd.profiler.profile(use_kineto=True, profile_memory=True) as profile:
         measured.run()
-    events = [each for each in profile.kineto_results.events() if each.name() == "[memory]"]
+    events = [event for event in profile.kineto_results.events() if event.name() == "[memory]"]
     held = most = 0
-    for event in sorted(events, key=lambda each: each.start_ns()):
+    for event in sorted(events, key=lambda event: event.start_ns()):
         held += event.nbytes()
         most = max(most, held)
     return most
@@ -199,17 +202,11 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
-# What is measured: a mixer alone, a training step, or the decoding of one token, as a function without arguments.
-
-
-Of = Literal["mixer", "step", "decode"]
-
-
 @dataclass(frozen=True)
 class Subject:
-    """What is measured of a model.
+    """A mixer alone, a training step, or the decoding of one token.
 
-    run: does it once; kept: bytes that it keeps between two calls: the cache of a decoder
+    run: runs it once; kept: bytes that it keeps between two calls, the cache of a decoder
     """
 
     model: nn.Module
@@ -218,7 +215,7 @@ class Subject:
 
 
 def subject(components: Components, of: Of, batch: int, device: str) -> Subject:
-    """Return what `of` names, of a new model. Raises ValueError for a model without a token mixer."""
+    """Return the subject that `of` names, of a new model. Raises ValueError for a model without a token mixer."""
     model: Any = components.model(0).to(device)
     if not model.mixers or model.mixers[0].empty:
         raise ValueError("the model has no token mixer to measure")
@@ -233,7 +230,7 @@ def subject(components: Components, of: Of, batch: int, device: str) -> Subject:
 
 
 def _mixer(model: Any, tokens: Tensor) -> Subject:
-    """Forward and backward pass of the first block's mixer, with the masks that it needs."""
+    """Return the forward and backward pass of the first block's mixer, with its masks."""
     with torch.no_grad():
         x, seq = model.embed_tokens(Inputs(tokens))  # (B, N, D)
     mixer = model.mixers[0]
@@ -249,7 +246,7 @@ def _mixer(model: Any, tokens: Tensor) -> Subject:
 
 
 def _step(model: Any, components: Components, tokens: Tensor) -> Subject:
-    """Forward and backward pass of the model with its loss."""
+    """Return the forward and backward pass of the model with its loss."""
     batch = components.objective.ready(Batch(tokens))
     if batch.inputs.shape[1] > model.ctx.tokens.max_len:  # an objective that does not shift the tokens by one
         batch = components.objective.ready(Batch(tokens[:, :-1]))
@@ -262,7 +259,7 @@ def _step(model: Any, components: Components, tokens: Tensor) -> Subject:
 
 
 def _decode(model: Any, tokens: Tensor) -> Subject:
-    """The last token after all others: from the cache, or without one the whole sequence."""
+    """Return the pass of the last token after all others: from the cache, or without one of the whole sequence."""
     try:
         cache = model.init_cache(len(tokens))
     except ValueError:  # a mixer without a cache
@@ -276,11 +273,6 @@ def _decode(model: Any, tokens: Tensor) -> Subject:
         model(tokens[:, -1:], cache=cache.snapshot())
 
     return Subject(model, run, cache.bytes)
-
-
-QUANTITIES = {"flops": "FLOPs", "milliseconds": "ms", "bytes": "peak memory, MiB"}
-# Okabe and Ito's colours, which colour-blind readers can tell apart.
-COLOURS = ("#000000", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 
 def series(costs: Sequence[Cost], quantity: str) -> dict[str, dict[int, float]]:
@@ -357,14 +349,11 @@ def _format(quantity: str, value: float) -> str:
     return f"{value:.2f}" if quantity == "milliseconds" else f"{value / 2**20:.2f}"
 
 
-# How a cost grows with the number of tokens: its exponent, and where one choice becomes cheaper than another.
-
-
 def exponent(costs: Mapping[int, float]) -> float | None:
-    """The exponent p of cost = a n^p, by least squares on the logarithms over the longer half of the lengths.
+    """Return the exponent p of cost = a n^p, by least squares on the logarithms over the longer half of the lengths.
 
-    At least three lengths count, because short sequences pay for what does not grow; None where there are fewer, or a
-    cost is zero.
+    The longer half, because short sequences pay for parts that do not grow; at least three lengths count. None for
+    fewer lengths, or a cost of zero.
     """
     lengths = sorted(costs)[-max(3, (len(costs) + 1) // 2) :]
     if len(lengths) < 3 or any(costs[n] <= 0 for n in lengths):
@@ -376,9 +365,9 @@ def exponent(costs: Mapping[int, float]) -> float | None:
 
 
 def crossing(first: Mapping[int, float], second: Mapping[int, float]) -> float | None:
-    """The number of tokens from which `second` costs less than `first`, up to the longest; None where it does not.
+    """Return the number of tokens from which `second` costs less than `first`, up to the longest; None if it does not.
 
-    Between two lengths the costs are taken as straight lines in logarithms. 0 where it costs less at all lengths.
+    Between two lengths the costs are taken as straight lines in logarithms. 0 if it costs less at all lengths.
     """
     lengths = sorted(set(first) & set(second))
     gaps = [math.log(second[n]) - math.log(first[n]) for n in lengths]

@@ -1,9 +1,9 @@
 """Learning-rate range test: of all weights together, and of one part of the model at a time.
 
 Source: Smith 2017, Cyclical Learning Rates for Training Neural Networks (arXiv 1506.01186), section 3.3; the smoothing,
-    the end at a multiple of the least loss and the rate at the steepest fall are those of Lightning's finder
+    the end at a multiple of the least loss and the rate at the steepest fall are as in Lightning's finder
 Reference: pytorch_lightning.tuner.Tuner.lr_find, for all weights together; it divides by 1 - 0.98^(t + 1)
-Equation: rate of step t of T, from 0: lowest (highest / lowest)^(t / T); smoothed loss of it: an exponential average
+Equation: rate of step t of T, from 0: lowest (highest / lowest)^(t / T); its smoothed loss: an exponential average
     with 0.98, over 1 - 0.98^t
 """
 
@@ -38,8 +38,8 @@ ALL, NONE = "all", "none"  # weights whose rate rises
 SMOOTHING = 0.98
 DIVERGED = 4.0  # times the least smoothed loss, at which a test ends
 TOLERANCE = 0.02  # share of the loss by which it has to rise before a rate counts as unstable
-SKIPPED = 10  # steps at the start whose falls do not count, as the average of few losses is noise
-# A factor beside 1 gives the weights of a part groups of their own in the optimizer, and changes no float32.
+SKIPPED = 10  # steps at the start do not count: the average of few losses is noise
+# A factor beside 1 gives the weights of a part separate groups in the optimizer, and changes no float32.
 APART = 1 + 1e-12
 
 
@@ -47,11 +47,11 @@ APART = 1 + 1e-12
 class RateTest:
     """The curve of a range test.
 
-    part: the part whose rate rose, while the other weights had theirs; `ALL`, or `NONE` where no rate rose
+    part: the part with a rising rate; `ALL`, or `NONE` if no rate rose
     rates: the learning rate of each step, before the factors of single weights
-    losses: the smoothed training loss of each, which is computed before the step changes the weights
-    diverged: the rate at which it ended before its last step, or None
-    without: the same steps where no rate rose, which the losses of a part are compared with
+    losses: the smoothed training loss of each step, computed before the step changes the weights
+    diverged: the rate at which the test ended before its last step, or None
+    without: for a part, the same steps without a rising rate, for comparison
     """
 
     part: str
@@ -62,7 +62,7 @@ class RateTest:
 
     @property
     def steepest(self) -> float | None:
-        """The rate at which the smoothed loss falls fastest; None where it does not fall, or of too few steps."""
+        """The rate at the fastest fall of the smoothed loss; None if it never falls, or for too few steps."""
         losses = np.array(self.losses)[SKIPPED:-1]
         if len(losses) < 2 or not np.isfinite(losses).all():
             return None
@@ -73,9 +73,8 @@ class RateTest:
     def highest_stable(self, start: float) -> float | None:
         """Return the last rate before the smoothed loss has risen by `TOLERANCE` of itself; None if it never does.
 
-        For a part, the difference to the loss of the same steps where no rate rose, from rate `start` on: at lower
-        rates the part learns too little, which is not instability. Steps that the other test did not reach are left
-        out.
+        For a part, the loss is the difference to the same steps without a rising rate, from rate `start` on: at lower
+        rates the part learns too little, and is not unstable. Steps that the other test did not reach are left out.
         """
         losses = np.array(self.losses)
         allowed = np.full(len(losses), TOLERANCE * np.nanmin(losses))
@@ -95,9 +94,9 @@ class RateTest:
 
 
 class RateRise(pl.Callback):
-    """Raise the learning rate from step to step, of all weights or of those of a part.
+    """Raise the learning rate from step to step, for all weights or for a part.
 
-    lr: that of the config; members: ids of the weights whose rate rises; None is all of them
+    lr: of the config; members: ids of the weights with a rising rate; None is all of them
     """
 
     def __init__(
@@ -119,16 +118,16 @@ class RateRise(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Keep the smoothed loss, and end where it is much above the least one."""
+        """Keep the smoothed loss, and end the test if it is much above the least one."""
         self._micro.append(float(outputs["loss"]) * trainer.accumulate_grad_batches)  # by which Lightning divides it
         if len(self.test.losses) == len(self.test.rates):
-            return  # of a micro-batch that no step followed
+            return  # more micro-batches follow before the step
         self._average = SMOOTHING * self._average + (1 - SMOOTHING) * math.fsum(self._micro) / len(self._micro)
         self._micro.clear()
         smoothed = self._average / (1 - SMOOTHING ** (len(self.test.losses) + 1))
-        least = min([each for each in self.test.losses if math.isfinite(each)], default=math.inf)
+        least = min([loss for loss in self.test.losses if math.isfinite(loss)], default=math.inf)
         self.test.losses.append(smoothed)
-        if not smoothed <= DIVERGED * least:
+        if not smoothed <= DIVERGED * least:  # also for NaN
             self.test.diverged = self.test.rates[-1]
             trainer.should_stop = True
 
@@ -140,7 +139,8 @@ def parts_of(model: nn.Module, parts: Sequence[str]) -> list[str]:
     Raises UserError for a name that the model does not have.
     """
     if tuple(parts) not in (("top",), ("layers",)):
-        if problem := unknown_part(model, parts):
+        problem = unknown_part(model, parts)
+        if problem:
             raise UserError(f"parts: {problem}")
         return list(parts)
     names = [name.split(".") for name, p in model.named_parameters() if p.requires_grad]
@@ -149,14 +149,14 @@ def parts_of(model: nn.Module, parts: Sequence[str]) -> list[str]:
 
 
 def _depth(name: Sequence[str]) -> int:
-    """How many words of the name of a parameter name its block, as encoder.blocks.0 does; 1 outside of blocks."""
+    """Return the number of leading parts of a parameter's name that name its block; 1 outside of blocks."""
     return name.index("blocks") + 2 if "blocks" in name[:-1] else 1
 
 
 def rate_tests(
     module: TrainerModule, data: TrainerData, parts: Sequence[str], *, lowest: float, highest: float, steps: int
 ) -> Iterator[RateTest]:
-    """Run the test of all weights, then those of no weight and of each part, from the same weights and batches.
+    """Run the test of all weights, then of no weight and of each part, from the same weights and batches.
 
     parts: as `parts_of` takes them; none tests all weights only
     Raises UserError for parts that are unknown or not trained, and for an optimizer without rates by part.
@@ -165,7 +165,7 @@ def rate_tests(
     if names and not hasattr(module.optimizer_builder, "rates"):
         name = type(module.optimizer_builder).__name__
         raise UserError(f"parts: optimizer {name} has no rates by part; use parts=[] or optimizer=adamw")
-    frozen = [each for each in names if not _members(module.model, each)]
+    frozen = [name for name in names if not _members(module.model, name)]
     if frozen:
         raise UserError(f"parts: no weight of {fold(frozen)} is trained")
     without = None
@@ -188,13 +188,13 @@ def _test(module: TrainerModule, data: TrainerData, part: str, lowest: float, hi
     if part not in (ALL, NONE):
         members = _members(module.model, part)
         builder: Any = module.optimizer_builder
-        # By single parameters: a name of the part's own would hide the factor that it has by a wider one.
-        own, _ = rate_factors(module.model, builder.rates)
-        builder.rates = {
-            name: own.get(name, 1.0) * (APART if is_in(name, [part]) else 1.0)
-            for name, parameter in module.model.named_parameters()
-            if parameter.requires_grad
-        }
+        # By single parameters: the name of the part would hide a factor that the part has by a wider name.
+        factors, _ = rate_factors(module.model, builder.rates)
+        builder.rates = {}
+        for name, parameter in module.model.named_parameters():
+            if parameter.requires_grad:
+                apart = APART if is_in(name, [part]) else 1.0
+                builder.rates[name] = factors.get(name, 1.0) * apart
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     validation = dict.fromkeys(("limit_val_batches", "num_sanity_val_steps"), 0)
     rise = RateRise(test, module.lr, lowest, highest, steps, members)
@@ -206,11 +206,11 @@ def _test(module: TrainerModule, data: TrainerData, part: str, lowest: float, hi
 
 
 def hints(tests: Sequence[RateTest], lr: float) -> list[str]:
-    """Return sentences: the rate at which the loss of all weights falls fastest, and factors for the parts.
+    """Return sentences: the rate at the fastest fall of the loss of all weights, and factors for the parts.
 
     A factor is the highest stable rate of a part over that of all weights, to one digit, from 0.1 to 10.
 
-    lr: that of the config
+    lr: of the config
     """
     whole, *others = tests
     sentences = []
@@ -223,19 +223,23 @@ def hints(tests: Sequence[RateTest], lr: float) -> list[str]:
         sentences.append(f"parts cannot be compared: at optimizer.lr={lr:g} the loss diverges where no rate rises")
     elif stable is not None and others:
         rates = {test.part: test.highest_stable(lr) for test in others if test.part != NONE}
-        factors = {
-            part: float(f"{min(max(rate / stable, 0.1), 10.0):.1g}") for part, rate in rates.items() if rate is not None
-        }
-        changed = ", ".join(f"{part}: {factor:g}" for part, factor in factors.items() if factor != 1)
-        sentences.append(
-            f"to try: 'optimizer.rates={{{changed}}}'" if changed else "all parts are stable up to the same rate"
-        )
+        changes = []
+        for part, rate in rates.items():
+            if rate is None:
+                continue
+            factor = float(f"{min(max(rate / stable, 0.1), 10.0):.1g}")
+            if factor != 1:
+                changes.append(f"{part}: {factor:g}")
+        if changes:
+            sentences.append(f"to try: 'optimizer.rates={{{', '.join(changes)}}}'")
+        else:
+            sentences.append("all parts are stable up to the same rate")
     sentences.append("a range test of a few steps is a hint; a sweep over several seeds decides")
     return sentences
 
 
 def rates_table(tests: Sequence[RateTest], lr: float) -> Table:
-    """Return a row for each test. lr: that of the config"""
+    """Return a row for each test. lr: of the config"""
     rows = table("learning rates", "part", "falls fastest at", "stable up to", "diverges at", "last loss")
     for test in tests:
         values = (
@@ -244,7 +248,7 @@ def rates_table(tests: Sequence[RateTest], lr: float) -> Table:
             test.diverged,
             test.losses[-1],
         )
-        rows.add_row(test.part, *("-" if each is None else f"{each:.3g}" for each in values))
+        rows.add_row(test.part, *("-" if value is None else f"{value:.3g}" for value in values))
     return rows
 
 

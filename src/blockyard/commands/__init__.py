@@ -1,4 +1,4 @@
-"""The commands, one module each: `run(arguments) -> exit code`; the module's docstring is the `--help` text."""
+"""The commands: one module each, with functions that `_signature.command` marks and `_reader` calls."""
 
 from __future__ import annotations
 
@@ -30,6 +30,5 @@ COMMANDS = {
     "schema": "schemas for your editor:  blockyard schema",
     "completion": 'complete in your shell:   eval "$(blockyard completion bash)"',
 }
-HIDDEN = {"_cell": "cell", "_complete": "completion"}
 # The module of a command of another name; `import` is a keyword of Python, and a module has no hyphen.
-MODULES = {**HIDDEN, "import": "import_weights", "verify-bundle": "verify_bundle"}
+MODULES = {"import": "import_weights", "verify-bundle": "verify_bundle"}

@@ -212,11 +212,11 @@ def _path_of(file: str | os.PathLike[str] | Mapping[str, Any], name: str | None,
 
 
 def _sweep(path: Path, typed: Sequence[str], outputs: str) -> Comparison:
-    from blockyard.commands import sweep as command
+    from blockyard.commands import _reader
     from blockyard.report.comparison import compare
     from blockyard.sweep.plan.sweep_plan import FOLDER
 
-    code = command.plan_and_run([str(path), *typed, f"outputs={outputs}", "--no-compare"])
+    code = _reader.run("sweep", [str(path), *typed, f"outputs={outputs}", "--no-compare"])
     folder = os.path.join(outputs, FOLDER, path.stem)
     if code:
         raise RunFailed(f"a cell of {folder} failed; `blockyard sweep {path} --dry-run` says which")

@@ -1,48 +1,19 @@
-"""blockyard compare PATH... [--baseline ARM] [--metric M] [--by KEY] [--markdown|--latex|--csv|--html FILE]
-
-Compare arms with a baseline, paired by seed. PATH is a sweep (its name, file or folder), a run, a folder of runs, a
-name or an id; several may be given. Runs that no sweep made are grouped into arms by what their configs differ in;
-the trials of a search in a folder count as one arm, the best. Runs of different tasks, that is of other data or another
-objective, are compared task by task, the one with the most runs first; a file of the second task is FILE-2.
-
-  --baseline ARM     what the other arms are compared with
-  --metric M         test/accuracy, val/loss, step_seconds, ...; default: the sweep's or the objective's
-  --by KEY           one arm for each value of a config key: --by block, --by optimizer.lr
-  --direction max    or min, for a metric that does not say which direction is better
-  --margin D         the smallest difference that matters, in the metric's unit: for `a ~ b`, and for how many seeds
-                     would suffice; default: the sweep's margin
-  --over WHAT        for what verdicts hold: seeds, samples or both, by the scores of single test samples; default: the
-                     sweep's, else seeds
-  --ladder FACTOR    the factor of a grid whose levels are sizes: laws of loss against compute, and how many times the
-                     compute the baseline needs for the loss of each arm; a sweep with `ladder` needs no option
-  --floors own       an E of its own for the law E + A / C^a of each arm, not one for all (shared; default: the sweep's)
-  --cost-axis AXIS   what quality is weighed against: flops, parameters, step_seconds, seconds, peak_memory, ...;
-                     default: the first of flops, parameters and cache_bytes_per_token in which arms differ by more
-                     than 5 %
-  --markdown [FILE]  also --latex, --csv, --runs (CSV, one row a run); without FILE, or with -, to standard output
-  --html FILE        write the page
-  outputs=FOLDER     where names and ids are looked up
-
-Examples:
-  blockyard compare norm_placement
-  blockyard compare outputs --by position --metric test/loss
-  blockyard compare sweeps/glu.yaml --markdown glu.md --html glu.html
-"""
+"""`blockyard compare`: compare arms with a baseline, paired by seed."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated
 
-from blockyard.commands._args import Args, Parser, flag_type
-from blockyard.config.option_text import number
+from annotated_types import Gt
+
+from blockyard.commands._signature import command
+from blockyard.commands._types import OUTPUTS, Flag, FlagForm, Outputs, Value, planned_sweeps
 from blockyard.errors import UserError, printable
 
 if TYPE_CHECKING:
     from blockyard.report.comparison import Comparison
-
 
 FORMATS = {
     "--markdown": (".md", ".markdown", ".txt"),
@@ -51,68 +22,93 @@ FORMATS = {
     "--runs": (".csv",),
     "--html": (".html", ".htm"),
 }
-KEYS = ("outputs",)
 
 
-@dataclass
-class CompareArgs(Args):
-    """The command line of `blockyard compare`; its overrides are the paths.
+def _form(flag: str) -> FlagForm:
+    """Return the form of a flag whose file may follow; another argument is a path of runs."""
+    return FlagForm(bare="", follows=lambda text: text == "-" or text.lower().endswith(FORMATS[flag]))
 
-    markdown, latex, csv, runs, html: the file to write, "" or "-" for standard output, None for none
+
+@command()
+def compare(
+    *paths: Annotated[str, Value("PATH", values=planned_sweeps, everything="overrides")],
+    baseline: Flag[Annotated[str, Value("ARM")]] | None = None,
+    metric: Flag[Annotated[str, Value("M")]] | None = None,
+    by: Flag[Annotated[str, Value("KEY")]] | None = None,
+    direction: Flag[Annotated[str, Value("max|min")]] | None = None,
+    margin: Flag[Annotated[float, Gt(0), Value("D")]] | None = None,
+    over: Flag[Annotated[str, Value("WHAT")]] | None = None,
+    ladder: Flag[Annotated[str, Value("FACTOR")]] | None = None,
+    floors: Flag[Annotated[str, Value("shared|own")]] | None = None,
+    cost_axis: Flag[Annotated[str, Value("AXIS")]] | None = None,
+    markdown: Annotated[str, _form("--markdown"), Value("FILE")] | None = None,
+    latex: Annotated[str, _form("--latex"), Value("FILE")] | None = None,
+    csv: Annotated[str, _form("--csv"), Value("FILE")] | None = None,
+    runs: Annotated[str, _form("--runs"), Value("FILE")] | None = None,
+    html: Annotated[str, _form("--html"), Value("FILE")] | None = None,
+    outputs: Outputs = OUTPUTS,
+) -> None:
+    """Compare arms with a baseline, paired by seed.
+
+    Runs that no sweep made are grouped into arms by what their configs differ in; the trials of a search in a folder
+    count as one arm, the best. Runs of different tasks, with other data or another objective, are compared task by
+    task, the task with the most runs first; a file of the second task is FILE-2.
+
+    Options:
+        paths: a sweep (its name, file or folder), a run, a folder of runs, a name or an id
+        baseline: the arm that the others are compared with
+        metric: test/accuracy, val/loss, step_seconds, ...; by default the sweep's or the objective's
+        by: one arm for each value of a config key: --by block, --by optimizer.lr
+        direction: of a metric that does not say which direction is better
+        margin: the smallest difference that matters, in the metric's unit: for `a ~ b`, and for how many seeds would
+            suffice; by default the sweep's margin
+        over: for what verdicts hold: seeds, samples or both, by the scores of single test samples; by default the
+            sweep's, else seeds
+        ladder: the factor of a grid whose levels are sizes: laws of loss against compute, and how many times the
+            compute the baseline needs for the loss of each arm; a sweep with `ladder` needs no option
+        floors: own gives the law E + A / C^a of each arm an E of its own, not one for all; by default the sweep's
+        cost_axis: what quality is weighed against: flops, parameters, step_seconds, seconds, peak_memory, ...; by
+            default the first of flops, parameters and cache_bytes_per_token in which arms differ by more than 5 %
+        markdown: write a table in Markdown; without FILE, or with -, to standard output
+        latex: write a table in LaTeX
+        csv: write the arms as CSV
+        runs: write CSV with one row a run
+        html: write the page
+        outputs: where names and ids are looked up
+
+    Examples:
+        blockyard compare norm_placement
+        blockyard compare outputs --by position --metric test/loss
+        blockyard compare sweeps/glu.yaml --markdown glu.md --html glu.html
     """
-
-    baseline: str | None = None
-    metric: str | None = None
-    by: str | None = None
-    direction: str | None = None
-    margin: float | None = None
-    over: str | None = None
-    ladder: str | None = None
-    floors: str | None = None
-    cost_axis: str | None = None
-    markdown: str | None = None
-    latex: str | None = None
-    csv: str | None = None
-    runs: str | None = None
-    html: str | None = None
-
-    def files(self) -> dict[str, str]:
-        """The formats to write, with the file of each."""
-        files = {flag: getattr(self, flag.removeprefix("--")) for flag in FORMATS}
-        return {flag: file for flag, file in files.items() if file is not None}
-
-
-def run(arguments: Sequence[str]) -> int:
-    """Print the table, or write the formats that are named."""
-    args = parser().read(_with_files(arguments), CompareArgs)
-    files = args.files()
+    formats = {"--markdown": markdown, "--latex": latex, "--csv": csv, "--runs": runs, "--html": html}
+    files = {flag: file for flag, file in formats.items() if file is not None}
     named = [file for file in files.values() if file not in ("", "-")]
     if twice := [flag for flag, file in files.items() if named.count(file) > 1]:
         raise UserError(f"{' and '.join(twice)} name one file, {files[twice[0]]}; give each its own")
-    outputs = args.pop("outputs", "outputs") or "outputs"
-    from blockyard.report.comparison import compare
+    from blockyard.report import comparison
     from blockyard.report.load.resolve import load_selection
     from blockyard.report.render.terminal import show
 
     def of_task(task: int) -> Comparison:
-        return compare(
-            args.overrides,
-            baseline=args.baseline,
-            metric=args.metric,
-            by=args.by,
-            direction=args.direction,
-            margin=args.margin,
-            over=args.over,
-            ladder=args.ladder,
-            floors=args.floors,
-            cost_axis=args.cost_axis,
+        return comparison.compare(
+            list(paths),
+            baseline=baseline,
+            metric=metric,
+            by=by,
+            direction=direction,
+            margin=margin,
+            over=over,
+            ladder=ladder,
+            floors=floors,
+            cost_axis=cost_axis,
             outputs=outputs,
             changes="--html" in files,  # only the page shows them
             task=task,
         )
 
     def count() -> int:
-        return len(load_selection(args.overrides, outputs=outputs, by=args.by).tasks)
+        return len(load_selection(list(paths), outputs=outputs, by=by).tasks)
 
     for index, data in enumerate(_each_task(of_task, count), start=1):
         for flag, file in files.items():
@@ -120,7 +116,6 @@ def run(arguments: Sequence[str]) -> int:
         if not files:
             sys.stdout.write("\n" if index > 1 else "")
             show(data)
-    return 0
 
 
 def _each_task(of_task: Callable[[int], Comparison], count: Callable[[], int]) -> Iterator[Comparison]:
@@ -145,34 +140,6 @@ def _each_task(of_task: Callable[[int], Comparison], count: Callable[[], int]) -
         raise problems[0]
     for problem in problems:
         sys.stderr.write(printable(f"a task is left out: {problem}\n"))
-
-
-def parser() -> Parser:
-    """The flags of the command."""
-    flags = Parser("compare")
-    for flag in ("--baseline", "--metric", "--by", "--direction", "--over", "--ladder", "--floors"):
-        flags.add_argument(flag)
-    flags.add_argument("--margin", type=flag_type(number(exclusive=True)))
-    flags.add_argument("--cost-axis")
-    for flag in FORMATS:
-        flags.add_argument(flag)
-    return flags
-
-
-def _with_files(arguments: Sequence[str]) -> list[str]:
-    """The arguments with each format's file joined to its flag (`--csv=runs.csv`).
-
-    The argument after a format is its file where it looks like one; otherwise it is a path of runs.
-    """
-    joined: list[str] = []
-    rest = list(arguments)
-    while rest:
-        argument = rest.pop(0)
-        if argument in FORMATS:
-            is_file = bool(rest) and (rest[0] == "-" or rest[0].lower().endswith(FORMATS[argument]))
-            argument = f"{argument}={rest.pop(0) if is_file else ''}"
-        joined.append(argument)
-    return joined
 
 
 def _write(flag: str, file: str, data: Comparison, index: int) -> None:

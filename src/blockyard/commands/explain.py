@@ -1,27 +1,15 @@
-"""blockyard explain FAMILY=CHOICE|OPTION ... [match.params|flops|active|state=N] [--config-dir DIR] [allow=[mypackage]]
-
-Describe a choice: what it is, its paper and equation, its cost, its options with types and defaults, what it
-declares, what it can and cannot be combined with and why, and a command to copy. With a budget, also the size
-(match.by=dim, depth or expansion) that brings it nearest to so many parameters, FLOPs, or parameters that a token uses.
-
-Or describe an option: which components have it, with its type and default in each.
-
-Examples:
-  blockyard explain token_mixer=attention
-  blockyard explain rope
-  blockyard explain qk_norm
-  blockyard explain model.dim
-"""
+"""`blockyard explain`: describe a choice or an option."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from blockyard.commands._args import read
+from blockyard.commands._signature import command
+from blockyard.commands._types import Allow, ConfigDirs, Keys, Value, check_config_dirs, overrides_of
 from blockyard.config import tree
 from blockyard.config.choices import catalog
 from blockyard.errors import UserError, did_you_mean, fold, near
@@ -32,35 +20,59 @@ if TYPE_CHECKING:
     from blockyard.config.schema import Option
 
 
-KEYS = ("allow",)  # beside names of choices and options
+@command()
+def explain(
+    *names: Annotated[
+        str,
+        Value(
+            "FAMILY=CHOICE|OPTION",
+            values=lambda _before, typed: overrides_of(catalog.groups(), typed, options=False),
+            everything="overrides",
+        ),
+    ],
+    match: Annotated[Mapping[str, str], Keys("match."), Value("N")] | None = None,
+    allow: Allow = (),
+    config_dirs: ConfigDirs = (),
+) -> None:
+    """Describe a choice, or an option.
 
+    Of a choice: what it is, its paper and equation, its cost, its options with types and defaults, what it declares,
+    what it can and cannot be combined with and why, and a command to copy. Of an option: which components have it, with
+    its type and default in each.
 
-def run(arguments: Sequence[str]) -> int:
-    """Print the description of each choice."""
+    Options:
+        match: a budget, match.params, match.flops, match.active or match.state; also prints the size (match.by=dim,
+            depth or expansion) that brings the choice nearest to so many parameters, FLOPs, parameters that a token
+            uses, or bytes of cache
+
+    Examples:
+        blockyard explain token_mixer=attention
+        blockyard explain rope
+        blockyard explain qk_norm
+        blockyard explain model.dim
+    """
     from blockyard.config.overrides import meant_by
 
-    args = read("explain", arguments)
-    allow = args.pop_allow()
-    budget = [f"match.{key}={value}" for key, value in args.pop_prefix("match.").items()]
-    if not args.overrides:
+    budget = [f"match.{key}={value}" for key, value in (match or {}).items()]
+    if not names:
         raise UserError("explain needs family=choice, such as token_mixer=attention; `blockyard list` shows them")
-    screen, folders = console(), args.folders()
-    for text in args.overrides:
+    screen, folders = console(), check_config_dirs(config_dirs, names)
+    packages = list(allow)
+    for text in names:
         family, equals, name = text.partition("=")
         is_name = not equals and family not in catalog.groups() and not meant_by(family, folders)
-        if is_name and (matches := _option_places(text, folders, allow)):
+        if is_name and (matches := _option_places(text, folders, packages)):
             if budget:
                 raise UserError(f"{budget[0]} has an effect beside a choice, and {text} is an option")
             screen.print(_option_table(matches))
             continue
         choice = _find(family, name, folders)
-        for line in _lines(choice, folders, allow):
+        for line in _lines(choice, folders, packages):
             screen.print(line)
         if budget:
-            allowing = [f"allow=[{','.join(allow)}]"] if allow else []
+            allowing = [f"allow=[{','.join(packages)}]"] if packages else []
             overrides = [f"{choice.family}={choice.name}", *budget, *allowing]
-            screen.print(f"\n  matched    {_matched(overrides, args.config_dirs)}")
-    return 0
+            screen.print(f"\n  matched    {_matched(overrides, config_dirs)}")
 
 
 def _matched(overrides: list[str], config_dirs: Sequence[str]) -> str:

@@ -1,25 +1,4 @@
-"""blockyard init FOLDER [package=PACKAGE]
-
-Make a project of your own in a new or empty FOLDER, in the shape that users of lightning-hydra-template know: choices
-with an experiment, a package with a component, a question, tests, a project file and a workflow for GitHub. It trains,
-verifies and sweeps at once; replace its parts by yours, and add others with `blockyard new`.
-
-  package=PACKAGE  the Python package of your components; default the folder's name
-
-Writes:
-
-  blockyard.yaml                the project file, which names the folders for all commands
-  conf/experiment/baseline.yaml the settings of a run
-  conf/token_mixer/running_mean.yaml, PACKAGE/running_mean.py, tests/test_running_mean.py
-                                a component, the choice that names it, and its test against a formula
-  sweeps/running_mean.yaml      a question about it
-  tests/test_project.py         checks every experiment and every sweep
-  README.md, pyproject.toml, .gitignore, .github/workflows/tests.yml
-
-Examples:
-  blockyard init mystudy
-  cd mystudy && blockyard train experiment=baseline && blockyard sweep running_mean
-"""
+"""`blockyard init`: start a project of your own."""
 
 from __future__ import annotations
 
@@ -27,20 +6,20 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import yaml
 
 from blockyard.atomic_files import write_text
-from blockyard.commands._args import read
+from blockyard.commands._signature import command
+from blockyard.commands._types import Value
 from blockyard.commands.new import check_is_own, filled, is_name, texts
 from blockyard.config import project_file
 from blockyard.config.option_text import non_empty
 from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError
 
-KEYS = ("package",)
 NAME = "running_mean"
 CONF = "conf"
 # The files of a project besides a component and its test, at their paths. In paths and texts PROJECT, PACKAGE and CONF
@@ -48,14 +27,34 @@ CONF = "conf"
 TEMPLATES = Path(__file__).with_name("templates") / "init"
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Write the files and say what to do next."""
-    args = read("init", arguments)
-    package, names = args.pop("package", None, non_empty), args.pop_names()
-    args.check_empty("init", KEYS)
-    if len(names) != 1:
-        raise UserError("init takes one folder: blockyard init mystudy")
-    folder = local_path(names[0], "init")
+@command()
+def init(
+    path: Annotated[str, Value("FOLDER")], *, package: Annotated[str, Value("PACKAGE", non_empty)] | None = None
+) -> None:
+    """Make a project of your own in a new or empty FOLDER.
+
+    It has the shape that users of lightning-hydra-template know: choices with an experiment, a package with a
+    component, a question, tests, a project file and a workflow for GitHub. It trains, verifies and sweeps at once;
+    replace its parts by yours, and add others with `blockyard new`.
+
+    Writes:
+
+      blockyard.yaml                the project file, which names the folders for all commands
+      conf/experiment/baseline.yaml the settings of a run
+      conf/token_mixer/running_mean.yaml, PACKAGE/running_mean.py, tests/test_running_mean.py
+                                    a component, the choice that names it, and its test against a formula
+      sweeps/running_mean.yaml      a question about it
+      tests/test_project.py         checks every experiment and every sweep
+      README.md, pyproject.toml, .gitignore, .github/workflows/tests.yml
+
+    Options:
+        package: the Python package of your components; by default the folder's name
+
+    Examples:
+        blockyard init mystudy
+        cd mystudy && blockyard train experiment=baseline && blockyard sweep running_mean
+    """
+    folder = local_path(path, "init")
     if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists already and is not an empty folder; choose another name")
     package = package or re.sub(r"\W+", "_", folder.absolute().name.lower())
@@ -65,16 +64,15 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError(f"package={package} is a folder of the project already; write package=mypackage")
     check_is_own(package, folder)
     try:
-        for name, text in project(folder.absolute().name, package).items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            write_text(folder / name, text)
-            sys.stdout.write(f"wrote {folder / name}\n")
+        for file, text in project(folder.absolute().name, package).items():
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            write_text(folder / file, text)
+            sys.stdout.write(f"wrote {folder / file}\n")
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error.strerror}; choose another folder") from error
     sys.stdout.write(
         f"next: cd {shlex.quote(str(folder))} && blockyard train experiment=baseline && blockyard sweep {NAME}\n"
     )
-    return 0
 
 
 def project(name: str, package: str) -> dict[str, str]:

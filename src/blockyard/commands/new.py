@@ -1,28 +1,4 @@
-"""blockyard new FAMILY NAME [kind=KIND] [package=PACKAGE] [conf=DIR]
-
-Write a component of your own to start from: NAME in FAMILY, one of token_mixer, channel_mixer, norm, block, residual,
-position, head, model, data, tokenizer, objective, parametrization, optimizer, schedule and callbacks. It works as it
-is; replace what it computes, and the formula in its test.
-
-  kind=KIND        another component to start from: carrying for a token_mixer whose layers read what the first one
-                   computed, routing for a channel_mixer that sends each token to a part of its weights
-  package=PACKAGE  the Python package of your components; default that of blockyard.yaml, or mypackage
-  conf=DIR         the folder of your choices; default that of blockyard.yaml, or myconf
-
-Writes, in the folder of blockyard.yaml or here, where none of them exists yet:
-
-  PACKAGE/NAME.py          the component, and PACKAGE/__init__.py where there is none
-  DIR/FAMILY/NAME.yaml     the choice that names it
-  tests/test_NAME.py       its test against a formula
-  blockyard.yaml           the project file, where there is none, which names both folders for all commands
-
-Examples:
-  blockyard new token_mixer running_mean
-  blockyard verify token_mixer=running_mean
-  python -m pytest tests/test_running_mean.py
-  blockyard new channel_mixer switch kind=routing
-  blockyard new data last_digit && blockyard train data=last_digit tokenizer=symbols
-"""
+"""`blockyard new`: write a component of your own to start from."""
 
 from __future__ import annotations
 
@@ -34,16 +10,18 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import yaml
 
 from blockyard.atomic_files import write_text
+from blockyard.commands._signature import command
+from blockyard.commands._types import Value
 from blockyard.config import project_file
 from blockyard.config.choices import catalog
 from blockyard.config.untrusted.local_path import check_inside, local_path
 from blockyard.errors import UserError, did_you_mean
 
-KEYS = ("kind", "package", "conf")
 PACKAGE = "mypackage"
 CONF = "myconf"
 # A folder for each family, and in it one for each further kind. The files contain CLASS, NAME, PACKAGE, CONF and
@@ -61,28 +39,67 @@ BESIDE = {
 }
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Write the files and say what to do next."""
-    family, name, options = _parsed(arguments)
+def _kinds_of_family(before: Sequence[str], _typed: str) -> list[str]:
+    return kinds(before[0]) if before else []
+
+
+@command()
+def new(
+    family: Annotated[str, Value("FAMILY", values=lambda _before, _typed: families())],
+    name: Annotated[str, Value("NAME")],
+    *,
+    kind: Annotated[str, Value("KIND", values=_kinds_of_family)] | None = None,
+    package: Annotated[str, Value("PACKAGE")] | None = None,
+    conf: Annotated[str, Value("DIR")] | None = None,
+) -> None:
+    """Write a component of your own to start from.
+
+    It works as it is; replace what it computes, and the formula in its test.
+
+    Writes, in the folder of blockyard.yaml or here, where none of them exists yet:
+
+      PACKAGE/NAME.py          the component, and PACKAGE/__init__.py where there is none
+      DIR/FAMILY/NAME.yaml     the choice that names it
+      tests/test_NAME.py       its test against a formula
+      blockyard.yaml           the project file, where there is none, which names both folders for all commands
+
+    Options:
+        family: one of token_mixer, channel_mixer, norm, block, residual, position, head, model, data, tokenizer,
+            objective, parametrization, optimizer, schedule and callbacks
+        name: of the component
+        kind: another component to start from: carrying for a token_mixer whose layers read what the first one computed,
+            routing for a channel_mixer that sends each token to a part of its weights
+        package: the Python package of your components; by default that of blockyard.yaml, or mypackage
+        conf: the folder of your choices; by default that of blockyard.yaml, or myconf
+
+    Examples:
+        blockyard new token_mixer running_mean
+        blockyard verify token_mixer=running_mean
+        python -m pytest tests/test_running_mean.py
+        blockyard new channel_mixer switch kind=routing
+        blockyard new data last_digit && blockyard train data=last_digit tokenizer=symbols
+    """
+    _check(family, name, kind)
     path = project_file.find()
     project = None if path is None else project_file.read(path)
     folder = Path.cwd() if path is None else path.parent
-    package = options.get("package") or (project.allow[0] if project and project.allow else PACKAGE)
-    conf = _conf(options.get("conf") or (project.config_dirs[0] if project and project.config_dirs else CONF))
-    if conf.is_relative_to(folder):  # the test that is written names it, for whoever has the project
-        conf = conf.relative_to(folder)
+    named_package = package
+    package = package or (project.allow[0] if project and project.allow else PACKAGE)
+    choices = _conf(conf or (project.config_dirs[0] if project and project.config_dirs else CONF))
+    if choices.is_relative_to(folder):  # the test that is written names it, for whoever has the project
+        choices = choices.relative_to(folder)
     if not is_name(package):
         raise UserError(f"package={package} is not the name of a Python package; write package={PACKAGE}")
-    if "package" in options:
+    if named_package is not None:
         check_is_own(package, folder)
-    files = texts(family, name, package, str(conf), options.get("kind"))
+    files = texts(family, name, package, str(choices), kind)
     paths = {folder / file: text for file, text in files.items()}
     if taken := [path for path in paths if os.path.lexists(path)]:
         raise UserError(f"{taken[0]} exists already and is not overwritten; choose another name")
     if not os.path.lexists(folder / package / "__init__.py"):
         paths[folder / package / "__init__.py"] = ""
     if path is None:
-        content = {"config_dirs": [str(conf)], "allow": [package]}
+        content = {"config_dirs": [str(choices)], "allow": [package]}
         paths[folder / project_file.NAME] = yaml.safe_dump(
             content, sort_keys=False, default_flow_style=None, allow_unicode=True, width=10_000
         )
@@ -93,12 +110,11 @@ def run(arguments: Sequence[str]) -> int:
         each.parent.mkdir(parents=True, exist_ok=True)
         write_text(each, text)
         sys.stdout.write(f"wrote {_relative(each)}\n")
-    if project and (package not in project.allow or str((folder / conf).absolute()) not in project.config_dirs):
-        sys.stdout.write(f"add to {_relative(project.path)}: config_dirs: [{conf}] and allow: [{package}]\n")
+    if project and (package not in project.allow or str((folder / choices).absolute()) not in project.config_dirs):
+        sys.stdout.write(f"add to {_relative(project.path)}: config_dirs: [{choices}] and allow: [{package}]\n")
     verb = "verify" if family in catalog.VERIFIED else "check"
     command = " ".join((f"{family}={name}", *BESIDE.get(family, ())))
     sys.stdout.write(f"next: blockyard {verb} {command}; python -m pytest tests/test_{name}.py\n")
-    return 0
 
 
 def families() -> list[str]:
@@ -153,16 +169,8 @@ def class_name(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
 
 
-def _parsed(arguments: Sequence[str]) -> tuple[str, str, dict[str, str]]:
-    """Family, name and options. Raises UserError for what cannot be written."""
-    names = [each for each in arguments if "=" not in each]
-    options = dict(each.split("=", 1) for each in arguments if "=" in each)
-    for key in options:
-        if key not in KEYS:
-            raise UserError(f"new has no option {key}{did_you_mean(key, KEYS)} (options: {', '.join(KEYS)})")
-    if len(names) != 2 or names[0].startswith("-"):
-        raise UserError("new takes a family and a name: blockyard new token_mixer running_mean")
-    family, name = names
+def _check(family: str, name: str, kind: str | None) -> None:
+    """Raise UserError for a component that cannot be written."""
     with_template = families()
     if family not in with_template:
         listed = f"(families with a template: {', '.join(with_template)})"
@@ -170,7 +178,6 @@ def _parsed(arguments: Sequence[str]) -> tuple[str, str, dict[str, str]]:
             way_out = f"for {family} start from a choice of `blockyard list {family}` and CONTRIBUTING.md"
             raise UserError(f"no template for {family} {listed}; {way_out}")
         raise UserError(f"unknown family {family}{did_you_mean(family, with_template)} {listed}")
-    kind = options.get("kind")
     of_family = kinds(family)
     if kind is not None and kind not in of_family:
         allowed = f"kinds: {', '.join(of_family)}" if of_family else f"{family} has one template: leave kind out"
@@ -182,7 +189,6 @@ def _parsed(arguments: Sequence[str]) -> tuple[str, str, dict[str, str]]:
     component, _, test = _template(family, kind)
     if re.search(rf"\b{class_name(name)}\b", component + test):
         raise UserError(f"{name} would be class {class_name(name)}, a name that the template uses; take another name")
-    return family, name, options
 
 
 def _conf(text: str) -> Path:

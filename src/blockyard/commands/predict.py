@@ -1,46 +1,27 @@
-"""blockyard predict run=RUN INPUT... [out=FILE.csv] [column=NAME] [which=best|last|previous|best@ema] [outputs=FOLDER]
-       [allow=[PACKAGE]] [data.root=FOLDER] [data.path=FILE]
-
-Predict the class of texts, images, or rows of tables and arrays with a run that classifies them, their values with a
-run of objective=regress, or the tags of the words of texts with a run of objective=tag.
-
-For a run on texts, an INPUT is a text, a file with a text in each line, or a table (.csv, .tsv, .jsonl, also .gz)
-whose column of texts is column=, by default that of the run's data. For a run on images, it is an image file or a
-folder of them; they are resized and normalized as in training. For a run on columns of numbers, or on pairs of texts,
-it is a table with these columns; for a run on data=arrays, an .npz or .npy file. For a run that tags words, it may also
-be a file with a word in each line (.conll, .conllu, .iob, .iob2, .bio, also .gz), whose tags are not read; other texts
-are cut into words and marks. `-` reads texts from standard input, one in a line.
-
-Images and numbers are normalized as the training data were, which are read for it: data.root or data.path says where
-they lie if they have moved.
-
-A run that draws what a text asks for, such as experiment=canvas_drawings, draws an image for each text, at temperature
-1 and with seed 0 for the first one, writes them as out=FILE.png or samples.png in the run's folder, and prints what the
-judge of its data reads in them; `generate` has more options. A run that writes sounds, such as experiment=tones_speak,
-likewise writes one for each text as out=FILE.wav or samples.wav.
-
-Prints the most probable class of each input with its probability, the values in the units of the data, or each text
-with its spans in brackets. With out, writes a CSV file with the probability of every class, every value, or a line for
-each word with its tag; without a terminal to read it, the same goes to standard output. A text that a spreadsheet would
-compute, such as =1+1, has an apostrophe in front.
-
-Examples:
-  blockyard predict run=spam_table 'win a prize now' 'see you at the meeting'
-  blockyard predict run=last mails.csv column=body out=predictions.csv
-  blockyard predict run=vit_digits scans/
-  blockyard predict run=tag_names 'Mr Lincoln left Lincoln Ltd in May 1850.' more.conll
-"""
+"""`blockyard predict`: predict classes, values or tags of new inputs."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 from blockyard.atomic_files import Formatted, csv_text, write_text
-from blockyard.commands._args import checkpoint, read, run_of
-from blockyard.config.option_text import non_empty
+from blockyard.commands._signature import command
+from blockyard.commands._types import (
+    OUTPUTS,
+    Allow,
+    Input,
+    Moved,
+    Outputs,
+    Run,
+    Text,
+    Value,
+    Which,
+    find_run,
+    input_lines,
+)
 from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError
 from blockyard.terminal import console, table
@@ -49,51 +30,92 @@ if TYPE_CHECKING:
     from blockyard.evaluate.predict import Predictions
     from blockyard.runs.folder import RunFolder
 
-KEYS = ("run", "out", "column", "which", "outputs", "allow", "data.root", "data.path", "data.splits")
 _WIDTH = 60  # characters of an input in the table
 _NEXT = 2  # classes in the table after the first
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Print or write the predictions."""
-    args = read("predict", arguments)
-    name, out = args.pop("run"), args.pop("out", None, non_empty)
-    settings = {
-        "column": args.pop("column", None, non_empty),
-        "which": args.pop("which", "best", checkpoint),
-        "outputs": args.pop("outputs", "outputs"),
-        "allow": args.pop_allow(),
-    }
-    moved = args.pop_moved()
-    inputs = args.pop_inputs("predict", KEYS)
+@command()
+def predict(
+    *inputs: Input,
+    run: Run,
+    out: Annotated[Text, Value("FILE.csv")] | None = None,
+    column: Annotated[Text, Value("NAME")] | None = None,
+    which: Which = "best",
+    outputs: Outputs = OUTPUTS,
+    allow: Allow = (),
+    moved: Moved | None = None,
+) -> None:
+    """Predict the class of texts, images, or rows of tables and arrays with a run that classifies them.
+
+    With a run of objective=regress it predicts their values, with a run of objective=tag the tags of the words of
+    texts.
+
+    For a run on texts, an INPUT is a text, a file with a text in each line, or a table (.csv, .tsv, .jsonl, also .gz)
+    with a column of texts. For a run on images, it is an image file or a folder of them; they are resized and
+    normalized as in training. For a run on columns of numbers, or on pairs of texts, it is a table with these columns;
+    for a run on data=arrays, an .npz or .npy file. For a run that tags words, it may also be a file with a word in each
+    line (.conll, .conllu, .iob, .iob2, .bio, also .gz), whose tags are not read; other texts are cut into words and
+    marks. `-` reads texts from standard input, one in a line.
+
+    Images and numbers are normalized as the training data were, which are read for it.
+
+    A run that draws what a text asks for, such as experiment=canvas_drawings, draws an image for each text, at
+    temperature 1 and with seed 0 for the first one, writes them as out=FILE.png or samples.png in the run's folder, and
+    prints what the judge of its data reads in them; `generate` has more options. A run that writes sounds, such as
+    experiment=tones_speak, likewise writes one for each text as out=FILE.wav or samples.wav.
+
+    Prints the most probable class of each input with its probability, the values in the units of the data, or each text
+    with its spans in brackets. With out, writes a CSV file with the probability of every class, every value, or a line
+    for each word with its tag; without a terminal to read it, the same goes to standard output. A text that a
+    spreadsheet would compute, such as =1+1, has an apostrophe in front.
+
+    Options:
+        inputs: texts, files or folders
+        out: the file to write
+        column: the texts of a table; by default that of the run's data
+
+    Examples:
+        blockyard predict run=spam_table 'win a prize now' 'see you at the meeting'
+        blockyard predict run=last mails.csv column=body out=predictions.csv
+        blockyard predict run=vit_digits scans/
+        blockyard predict run=tag_names 'Mr Lincoln left Lincoln Ltd in May 1850.' more.conll
+    """
     if not inputs:
         raise UserError("predict needs an input: a text, a file or a folder")
+    texts = input_lines(inputs)
     path = None if out is None else local_path(out, "out")
     if path is not None and path.suffix.lower() not in (".csv", ".png", ".wav"):
         raise UserError(f"out={out}: predictions are written as .csv, images as .png, sounds as .wav")
-    run = run_of(name, "predict", settings["outputs"], moved)
+    folder = find_run(run, outputs, moved)
     from blockyard.generate.codes import writes_codes
 
-    suffix = writes_codes(run, settings["allow"])
+    suffix = writes_codes(folder, allow)
     if suffix is not None:
-        return _draw(run, inputs, path, suffix, **settings)
+        _draw(folder, texts, path, suffix, column=column, which=which, allow=allow)
+        return
     if path is not None and path.suffix != ".csv":
         raise UserError(f"out={out}: predictions are written as .csv")
-    from blockyard.evaluate.predict import predict
+    from blockyard.evaluate import predict as prediction
 
-    predictions, _ = predict(run, inputs, **settings)
+    predictions, _ = prediction.predict(folder, texts, column=column, which=which, outputs=outputs, allow=allow)
     if path is None and not sys.stdout.isatty():
         sys.stdout.write(as_csv(predictions))
-        return 0
+        return
     _print(predictions)
     if path is not None:
         _write(predictions, path)
-    return 0
 
 
 def _draw(
-    run: RunFolder, inputs: Sequence[str], path: Path | None, suffix: str, *, column: str | None, **settings: Any
-) -> int:
+    run: RunFolder,
+    inputs: Sequence[str],
+    path: Path | None,
+    suffix: str,
+    *,
+    column: str | None,
+    which: str,
+    allow: tuple[str, ...],
+) -> None:
     """Draw an image for each text, write them as rows of one picture, and print what is read in them; or sounds."""
     from blockyard.data.rows.new_inputs import texts_of
     from blockyard.generate.codes import generate_outputs, write_outputs
@@ -102,7 +124,7 @@ def _draw(
     if path is not None and path.suffix.lower() != suffix:
         kind = "draws images" if suffix == ".png" else "writes sounds"
         raise UserError(f"out={path}: {run.name} {kind}, which are written as {suffix}")
-    loaded = load(run, which=settings["which"], allow=settings["allow"])
+    loaded = load(run, which=which, allow=allow)
     read = loaded.data.spec.source
     is_text = read is not None and read.modality == "text"
     result = generate_outputs(loaded, texts_of(loaded.data, inputs, column) if is_text else inputs)
@@ -117,7 +139,6 @@ def _draw(
             rows.add_row(source, *readings)
         console().print(rows)
     sys.stdout.write("".join(f"{written}\n" for written in paths))
-    return 0
 
 
 def as_csv(predictions: Predictions) -> str:

@@ -1,19 +1,4 @@
-"""blockyard schema [to=FOLDER] [--config-dir DIR] [allow=[PACKAGE]]
-
-Write JSON schemas of all config groups and of sweep files, with which editors complete and check them as you type: the
-classes of a group, the options of each, their types, ranges, defaults and help. In FOLDER, by default .schema, are
-GROUP.json and sweep.json, which replace the schemas of an earlier call and no other file. The lines that it prints
-belong into .vscode/settings.json, for the YAML extension of VS Code. What depends on several files says
-`blockyard check`.
-
-  to=FOLDER         where they are written
-  --config-dir DIR  a folder with choices of your own, whose classes are in the schemas too
-  allow=[PACKAGE]   packages of your own, from which those classes are imported
-
-Examples:
-  blockyard schema
-  blockyard schema to=editor/schemas
-"""
+"""`blockyard schema`: JSON schemas of config groups and sweep files, for editors."""
 
 from __future__ import annotations
 
@@ -25,40 +10,50 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.atomic_files import read_json, write_text
-from blockyard.commands._args import read
-from blockyard.config.option_text import non_empty
+from blockyard.commands._signature import command
+from blockyard.commands._types import Allow, ConfigDirs, Folder, check_config_dirs
 from blockyard.config.untrusted.local_path import check_inside, local_path
 from blockyard.errors import UserError
 
-KEYS = ("to", "allow")
 DEFAULT = ".schema"
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Write the schemas, and print how an editor finds them."""
-    args = read("schema", arguments)
-    to = args.pop("to", None, non_empty)
+@command()
+def schema(*, to: Folder | None = None, allow: Allow = (), config_dirs: ConfigDirs = ()) -> None:
+    """Write JSON schemas of all config groups and of sweep files, with which editors complete and check them.
+
+    A schema has the classes of a group and the options of each, with their types, ranges, defaults and help. The folder
+    then holds GROUP.json and sweep.json, which replace the schemas of an earlier call and no other file. The lines that
+    are printed belong into .vscode/settings.json, for the YAML extension of VS Code. `blockyard check` finds what
+    depends on several files.
+
+    Options:
+        to: where they are written, by default .schema
+        allow: packages of your own, from which classes are imported
+
+    Examples:
+        blockyard schema
+        blockyard schema to=editor/schemas
+    """
     folder = local_path(to or DEFAULT, "to")
-    allow, folders = args.pop_allow(), args.folders()
-    args.check_empty("schema", KEYS)
+    folders = check_config_dirs(config_dirs)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"to={folder}: {folder} is a file; name a folder")
     from blockyard.config.json_schema import group_schemas
     from blockyard.sweep.spec.keys import sweep_schema
 
-    schemas = {**group_schemas(folders, allow), "sweep": sweep_schema()}
-    for name, schema in schemas.items():
+    schemas = {**group_schemas(folders, list(allow)), "sweep": sweep_schema()}
+    for name, content in schemas.items():
         path = folder / f"{name}.json"
         if to is None:
             check_inside(path, Path.cwd())
-        if os.path.lexists(path) and not _is_schema(path, schema):
+        if os.path.lexists(path) and not _is_schema(path, content):
             raise UserError(f"{path} is not a schema of blockyard and is not overwritten; choose another to=FOLDER")
     folder.mkdir(parents=True, exist_ok=True)
-    for name, schema in schemas.items():
-        write_text(folder / f"{name}.json", json.dumps(schema, indent=1) + "\n")
+    for name, content in schemas.items():
+        write_text(folder / f"{name}.json", json.dumps(content, indent=1) + "\n")
     sys.stdout.write(f"wrote {len(schemas)} schemas to {folder}; in .vscode/settings.json:\n")
     sys.stdout.write(json.dumps({"yaml.schemas": associations(folder, list(schemas))}, indent=2) + "\n")
-    return 0
 
 
 def _is_schema(path: Path, schema: Mapping[str, Any]) -> bool:

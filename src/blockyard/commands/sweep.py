@@ -1,42 +1,32 @@
-"""blockyard sweep FILE [--dry-run] [--retry] [--executor NAME] [--workers N] [key=value ...]
-
-Answer the question of a sweep file: plan every cell (arm x setting x seed), run those that are missing, compare the
-arms, and write the page. FILE is a path, or the name of a file in sweeps/. Run the same command again after a crash,
-or after adding a seed or an arm: only missing cells are run.
-
-  --dry-run         show the cells, which are refused and why, and the cost; start no run, and keep the measured times
-  --retry           also restart cells, or trials of a search, that have failed
-  --executor NAME   local (default), ray or slurm; options as executor.KEY=VALUE
-  --workers N       cells that run in parallel
-  --seeds N         seeds 0 to N - 1 in place of the file's; finished cells are kept, so that more seeds add cells
-  --until-decided   one seed after another, until every comparison is decided; --seeds is then the most (20)
-  --arms A,B        run the cells of these arms only, with `ladder` at all rungs; those of the others stay as they are
-  --no-compare      do not compare; an existing page is marked as out of date
-  --one arm=ARM seed=N [key=value ...]
-                    train one cell in this process; started by a W&B agent
-  --to-wandb        write the question as a W&B sweep file into wandb/ beside the file (for a shipped one,
-                    sweeps/wandb here), and run nothing
-  --config-dir DIR  a folder with choices of your own, in addition to the shipped ones
-  outputs=DIR       where runs and the sweep's own folder (sweeps/NAME below it) lie
-  key=value         added to the base of the file, for all arms
-
-exit codes: 0 every cell is done, 1 some failed, 2 invalid input (nothing was started), 130 Ctrl-C, 143 SIGTERM
-
-Examples:
-  blockyard sweep quickstart --dry-run
-  blockyard sweep quickstart --workers 2 --seeds 10
-  blockyard sweep sweeps/norm_placement.yaml trainer.max_epochs=5 outputs=short
-"""
+"""`blockyard sweep`: answer the question of a sweep file."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from blockyard.commands._sweep_args import SweepArgs, parse
-from blockyard.errors import UserError, printable
+from annotated_types import Ge
+
+from blockyard.commands._signature import command
+from blockyard.commands._types import (
+    OUTPUTS,
+    ConfigDirs,
+    Flag,
+    Keys,
+    Outputs,
+    TypedLine,
+    Value,
+    group_overrides,
+    of_choices,
+    sweep_files,
+)
+from blockyard.config.option_text import config_value
+from blockyard.config.override_grammar import parse_allow
+from blockyard.errors import UserError, did_you_mean, fold, printable
 from blockyard.sweep.cells import ARM_LEVEL
 
 if TYPE_CHECKING:
@@ -48,10 +38,188 @@ if TYPE_CHECKING:
     from blockyard.sweep.plan.sweep_plan import SweepPlan
 
 
-# Shows a sweep before it runs, its cells and what they cost, and after it the time that it took.
+Executors = Annotated[str, Value("NAME", values=of_choices("executor"))]
 
 
-def show_sweep(plan: SweepPlan, executor: Executor, args: SweepArgs, data: DataReader | None = None) -> Estimate:
+@dataclass(frozen=True)
+class SweepOptions:
+    """How a sweep is run.
+
+    Options:
+        dry_run: show the cells, which are refused and why, and the cost; start no run, and keep the measured times
+        retry: also restart cells, or trials of a search, that have failed
+        one: train one cell in this process, `--one arm=ARM seed=N [key=value ...]`; started by a W&B agent
+        to_wandb: write the question as a W&B sweep file into wandb/ beside the file (for a shipped one, sweeps/wandb
+            here), and run nothing
+        no_compare: do not compare; an existing page is marked as out of date
+        until_decided: one seed after another, until every comparison is decided; --seeds is then the most (20)
+        executor: local (default), ray or slurm
+        workers: cells that run in parallel
+        seeds: seeds 0 to N - 1 in place of the file's; finished cells are kept, so that more seeds add cells
+        arms: run the cells of these arms only, with `ladder` at all rungs; cells of the others stay as they are
+        executor_options: options of the executor
+    """
+
+    dry_run: Flag[bool] = False
+    retry: Flag[bool] = False
+    one: Flag[bool] = False
+    to_wandb: Flag[bool] = False
+    no_compare: Flag[bool] = False
+    until_decided: Flag[bool] = False
+    executor: Flag[Executors] | None = None
+    workers: Flag[Annotated[int, Ge(1)]] | None = None
+    seeds: Flag[Annotated[int, Ge(1)]] | None = None
+    arms: Flag[Annotated[str, Value("A,B")]] | None = None
+    executor_: Executors | None = None
+    executor_options: Annotated[Mapping[str, Any], Keys("executor.", read=config_value)] | None = None
+
+    @property
+    def executor_name(self) -> str:
+        """The executor that runs the cells. Raises UserError where two are named."""
+        if self.executor and self.executor_ and self.executor != self.executor_:
+            raise UserError(f"--executor {self.executor} and executor={self.executor_}: give one of them")
+        return self.executor or self.executor_ or "local"
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether cells may run on other machines than this one."""
+        return self.executor_name != "local"
+
+    def build_executor(self) -> Executor:
+        """Return a new executor; one serves a single use. Raises UserError."""
+        from blockyard.sweep.executor import build
+
+        return build(self.executor_name, dict(self.executor_options or {}), self.workers)
+
+    def only(self, plan: SweepPlan) -> SweepPlan:
+        """Return the plan with the cells of the arms that --arms names; all of them without it. Raises UserError."""
+        if self.arms is None:
+            return plan
+        if plan.question.get("search"):
+            raise UserError("--arms: a search gives every arm the same number of trials; leave it out")
+        if plan.question.get("until"):
+            raise UserError("--arms: a sweep that runs until it is decided chooses the arms itself; leave it out")
+        chosen = [name.strip() for name in self.arms.split(",") if name.strip()]
+        names = {arm.name: [arm.name] for arm in plan.arms}
+        if not chosen:
+            raise UserError(f"--arms: name one arm or more (arms: {fold(list(names))})")
+        if plan.question.get("ladder"):  # an arm of the file stands for all its rungs
+            for arm in plan.arms:
+                names.setdefault(arm.levels[ARM_LEVEL], []).append(arm.name)
+        for name in chosen:
+            if name not in names:
+                raise UserError(
+                    f"--arms {name}: no such arm{did_you_mean(name, list(names))} (arms: {fold(list(names))})"
+                )
+        arms = {arm for name in chosen for arm in names[name]}
+        return replace(plan, cells=tuple(cell for cell in plan.cells if plan.variants[cell.variant].arm in arms))
+
+    def unused_by_one(self) -> list[str]:
+        """Return the arguments that a single cell has no use for."""
+        defaults = SweepOptions()
+        names = [field.name for field in fields(self) if not field.name.startswith(("one", "executor"))]
+        used = [name for name in names if getattr(self, name) != getattr(defaults, name)]
+        flags = [f"--{name.replace('_', '-')}" for name in used]
+        if self.elsewhere or self.executor_options:
+            flags.append(f"executor={self.executor_name}")
+        return flags
+
+
+@command()
+def sweep(
+    file: Annotated[str, Value("SWEEP_FILE", values=sweep_files)],
+    *overrides: Annotated[str, Value("key=value", values=group_overrides, everything="overrides")],
+    options: SweepOptions = SweepOptions(),
+    outputs: Outputs = OUTPUTS,
+    config_dirs: ConfigDirs = (),
+    typed: TypedLine = (),
+) -> int:
+    """Answer the question of a sweep file: plan every cell (arm x setting x seed), and run what is missing.
+
+    Then compare the arms, and write the page. Run the same command again after a crash, or after adding a seed or an
+    arm: only missing cells are run.
+
+    exit codes: 0 every cell is done, 1 some failed, 2 invalid input (nothing was started), 130 Ctrl-C, 143 SIGTERM
+
+    Options:
+        file: a path, or the name of a file in sweeps/
+        overrides: added to the base of the file, for all arms
+        outputs: where runs and the sweep's own folder (sweeps/NAME below it) lie
+
+    Examples:
+        blockyard sweep quickstart --dry-run
+        blockyard sweep quickstart --workers 2 --seeds 10
+        blockyard sweep sweeps/norm_placement.yaml trainer.max_epochs=5 outputs=short
+    """
+    from blockyard.sweep.spec.locate import find_sweep
+
+    elsewhere = options.elsewhere
+    if options.one and (unused := options.unused_by_one()):
+        raise UserError(f"--one trains one cell here; leave out {', '.join(unused)}")
+    path = find_sweep(file)
+    folders = _folders_of(path, overrides, config_dirs)
+    line = ["blockyard", "sweep", *typed]
+    if options.one:
+        from blockyard.sweep.execution.single_cell import run_cell
+
+        return run_cell(path, list(overrides), outputs=outputs, config_dirs=folders, command=line)
+    executor = options.build_executor()
+    from blockyard.engine.data_reader import MOST_BYTES, DataReader
+    from blockyard.sweep.plan.history import refuse_other_question
+    from blockyard.sweep.plan.planner import make_plan
+
+    data = None if options.to_wandb else DataReader(MOST_BYTES if options.dry_run else None)
+    plan = make_plan(
+        path,
+        outputs=outputs,
+        config_dirs=folders,
+        overrides=list(overrides),
+        command=line,
+        elsewhere=elsewhere,
+        seeds=options.seeds,
+        until_decided=options.until_decided,
+        data=data,
+    )
+    if options.to_wandb and plan.question.get("until"):
+        raise UserError("--to-wandb: W&B's agents run a fixed grid; write `seeds: 5` in place of `until: decided`")
+    if options.to_wandb:
+        from blockyard.sweep.plan.wandb_file import write
+
+        sys.stdout.write(f"{write(plan)}\n")
+        return 0
+    refuse_no_law(plan)
+    refuse_other_question(plan)
+    announced = show_sweep(plan, executor, options, data)
+    if data is not None:
+        data.release()
+    if options.dry_run:
+        return 0
+    start = time.monotonic()
+    code = _work(plan, options, announced)
+    if code == 0:  # a sweep that stopped or failed did less than was announced
+        say_time(plan, announced, time.monotonic() - start, _say)
+    return code
+
+
+def _folders_of(file: Path, overrides: Sequence[str], config_dirs: Sequence[str]) -> list[str]:
+    """Return the config folders of the command line and of a sweep file.
+
+    Raises UserError for packages that the file needs and that are not allowed.
+    """
+    from blockyard.sweep.spec.question import command_keys
+
+    folders, packages = command_keys(file)
+    allowed = [name for text in overrides if text.startswith("allow=") for name in parse_allow(text[6:])]
+    missing = [package for package in packages if package not in allowed]
+    if missing:
+        raise UserError(
+            f"{file} uses components of {', '.join(missing)}; if you trust it, add allow=[{','.join(missing)}] "
+            "here or to blockyard.yaml"
+        )
+    return [*config_dirs, *(folder for folder in folders if folder not in config_dirs)]
+
+
+def show_sweep(plan: SweepPlan, executor: Executor, options: SweepOptions, data: DataReader | None = None) -> Estimate:
     """Print the cells and their cost; returns the cost. That of a search is an upper bound.
 
     data: has read the data of the cells. A dry run may measure the first steps of a cell, which takes a few seconds,
@@ -62,20 +230,20 @@ def show_sweep(plan: SweepPlan, executor: Executor, args: SweepArgs, data: DataR
     from blockyard.sweep.execution.tables import PlanStatus, print_plan
     from blockyard.sweep.search.search_runner import parallel_trials
 
-    measured = None if args.elsewhere else MeasuredRuns(plan, executor.threads, data if args.dry_run else None)
-    selected = args.only(plan)
+    measured = None if options.elsewhere else MeasuredRuns(plan, executor.threads, data if options.dry_run else None)
+    selected = options.only(plan)
     status = PlanStatus.read(plan)
-    print_plan(status, retry=args.retry)
+    print_plan(status, retry=options.retry)
     for line in _sensitivity(plan, status, data):
         sys.stdout.write(f"{line}\n")
     search = plan.question.get("search")
     if not search:
-        due = (status if selected is plan else PlanStatus.read(selected)).remaining(retry=args.retry)
-        which = "" if selected is plan else f"--arms {args.arms}: "
+        due = (status if selected is plan else PlanStatus.read(selected)).remaining(retry=options.retry)
+        which = "" if selected is plan else f"--arms {options.arms}: "
         cost = estimate(selected, due, parallel=executor.parallel, data=data, measured=measured)
         sys.stdout.write(f"{which}{cost}\n")
         if status.reason == "open" and plan.question.get("until"):
-            most = _at_most(plan, status.remaining(retry=args.retry))
+            most = _at_most(plan, status.remaining(retry=options.retry))
             cost = estimate(plan, most, parallel=executor.parallel, data=data, measured=measured)
             sys.stdout.write(f"if nothing is decided before the last seed, at most {cost}\n")
         return cost
@@ -154,7 +322,7 @@ def _at_most(plan: SweepPlan, due: Sequence[Cell]) -> list[Cell]:
 
 def say_time(plan: SweepPlan, announced: Estimate, seconds: float, say: Callable[[str], None]) -> None:
     """Record and print the time that was announced and the seconds that the sweep took."""
-    from blockyard.sweep.execution.estimate import record_time
+    from blockyard.sweep.execution.time_taken import record_time
 
     try:
         line = record_time(
@@ -175,69 +343,7 @@ def _trials(plan: SweepPlan) -> list[Cell]:
     return [Cell(key, number, f"trial/{key}-{number}") for key in plan.variants for number in range(runs)]
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Plan, then show, run and compare; exit code 2 for a file with problems."""
-    from blockyard.errors import refuse
-    from blockyard.sweep.spec.question import BadQuestionError
-
-    try:
-        return plan_and_run(arguments)
-    except BadQuestionError as bad:
-        return refuse(bad.problems)
-
-
-def plan_and_run(arguments: Sequence[str]) -> int:
-    """As `run`. Raises BadQuestionError for a file with problems."""
-    args = parse(arguments)
-    command = ["blockyard", "sweep", *arguments]
-    if args.one:
-        return _run_one(args, command)
-    executor = args.build_executor()
-    from blockyard.engine.data_reader import MOST_BYTES, DataReader
-    from blockyard.sweep.plan.history import refuse_other_question
-    from blockyard.sweep.plan.planner import make_plan
-
-    data = None if args.to_wandb else DataReader(MOST_BYTES if args.dry_run else None)
-    plan = make_plan(
-        args.file,
-        outputs=args.outputs,
-        config_dirs=args.config_dirs,
-        overrides=args.overrides,
-        command=command,
-        elsewhere=args.elsewhere,
-        seeds=args.seeds,
-        until_decided=args.until_decided,
-        data=data,
-    )
-    if args.to_wandb and plan.question.get("until"):
-        raise UserError("--to-wandb: W&B's agents run a fixed grid; write `seeds: 5` in place of `until: decided`")
-    if args.to_wandb:
-        from blockyard.sweep.plan.wandb_file import write
-
-        sys.stdout.write(f"{write(plan)}\n")
-        return 0
-    refuse_no_law(plan)
-    refuse_other_question(plan)
-    announced = show_sweep(plan, executor, args, data)
-    if data is not None:
-        data.release()
-    if args.dry_run:
-        return 0
-    start = time.monotonic()
-    code = _work(plan, args, announced)
-    if code == 0:  # a sweep that stopped or failed did less than was announced
-        say_time(plan, announced, time.monotonic() - start, _say)
-    return code
-
-
-def _run_one(args: SweepArgs, command: list[str]) -> int:
-    """Train the one cell that the overrides name. Raises BadQuestionError for a file with problems."""
-    from blockyard.sweep.execution.single_cell import run_cell
-
-    return run_cell(args.file, args.overrides, outputs=args.outputs, config_dirs=args.config_dirs, command=command)
-
-
-def _work(plan: SweepPlan, args: SweepArgs, announced: Estimate) -> int:
+def _work(plan: SweepPlan, options: SweepOptions, announced: Estimate) -> int:
     """Store the plan, run what is missing, compare."""
     from blockyard.report.home import stale
     from blockyard.runs.lock import exclusive
@@ -251,16 +357,16 @@ def _work(plan: SweepPlan, args: SweepArgs, announced: Estimate) -> int:
             stale.mark(plan.folder)
     except OSError as error:
         raise UserError(f"cannot write {plan.folder}: {error.strerror or error}; choose outputs=DIR") from error
-    plan, code = _search(plan, args)
+    plan, code = _search(plan, options)
     if code:
         return code
     # That of a search is an upper bound of its trials, and with `until` the seeds that a decision takes are unknown.
     bound = plan.question.get("search") or plan.question.get("until")
     cost = None if bound else announced
-    code = run_plan(args.only(plan), args.build_executor(), retry=args.retry, say=_say, announced=cost)
+    code = run_plan(options.only(plan), options.build_executor(), retry=options.retry, say=_say, announced=cost)
     if code == 0 and _without_setting(plan):
         code = 1
-    if code in (130, 143) or args.no_compare:
+    if code in (130, 143) or options.no_compare:
         return code
     try:
         _compare(plan, _say)
@@ -270,7 +376,7 @@ def _work(plan: SweepPlan, args: SweepArgs, announced: Estimate) -> int:
     return code
 
 
-def _search(plan: SweepPlan, args: SweepArgs) -> tuple[SweepPlan, int]:
+def _search(plan: SweepPlan, options: SweepOptions) -> tuple[SweepPlan, int]:
     """The plan with the best setting of each arm, if the file defines a search; 130 or 143 if it was stopped."""
     if not plan.question.get("search"):
         return plan, 0
@@ -278,7 +384,7 @@ def _search(plan: SweepPlan, args: SweepArgs) -> tuple[SweepPlan, int]:
     from blockyard.sweep.execution.runner import StopSignals
     from blockyard.sweep.search import search_runner
 
-    executor = args.build_executor()
+    executor = options.build_executor()
     executor.home = plan.folder
     with StopSignals() as signals:
         try:
@@ -286,8 +392,8 @@ def _search(plan: SweepPlan, args: SweepArgs) -> tuple[SweepPlan, int]:
                 plan = search_runner.run_search(
                     plan,
                     executor,
-                    retry=args.retry,
-                    elsewhere=args.elsewhere,
+                    retry=options.retry,
+                    elsewhere=options.elsewhere,
                     say=_say,
                     stopped=lambda: signals.signum is not None,
                 )

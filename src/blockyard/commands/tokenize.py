@@ -1,90 +1,105 @@
-"""blockyard tokenize PATH... out=FOLDER [tokenizer=NAME] [tokenizer.OPTION=VALUE ...] [like=FOLDER] [pattern=*.txt]
-       [validation_fraction=0.1] [test_fraction=0.05] [split_by=range|document] [split_seed=0] [shard_mb=64]
-       [workers=N] [column=NAME] [force=true] [allow=[PACKAGE]] [--config-dir DIR]
-
-Encode text files into shards of token ids, which `data=tokens data.path=FOLDER` reads from the disk at any size.
-
-A PATH is a UTF-8 file, or a folder whose files match pattern=, or a table (.csv, .tsv, .jsonl, also .gz, .parquet,
-.arrow) whose texts are in column=, each of which then ends with a line break. The splits are those of data=text_file:
-by range of the running text, or whole files with split_by=document. The tokenizer (by default bpe) learns from the
-training texts; like=FOLDER takes the one of other shards, so that both can be sources of one run. A manifest records
-counts and hashes of texts and shards, and the tokenizer.
-
-Each of the workers= processes (by default one for each CPU core) encodes shard_mb= megabytes of text at a time. A file
-appears when it is whole. Run the same command again after an interruption: finished shards are kept. force=true writes
-all of them again.
-
-Examples:
-  blockyard tokenize corpus/ out=data/tokens tokenizer=bpe tokenizer.vocab_size=8192
-  blockyard tokenize reviews.jsonl.gz column=text out=data/reviews
-  blockyard tokenize more/ out=data/more like=data/tokens
-"""
+"""`blockyard tokenize`: encode texts into shards of token ids."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from blockyard.commands._args import Args, read
-from blockyard.config.option_text import boolean, integer, non_empty, number, one_of
+from annotated_types import Ge, Gt, Le
+
+from blockyard.commands._signature import command
+from blockyard.commands._types import Allow, ConfigDirs, Folder, Keys, Switch, Text, Value, of_choices
 from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError
 
 if TYPE_CHECKING:
     from blockyard.contracts import TextTokenizer
 
-KEYS = (
-    *("out", "tokenizer", "like", "pattern", "validation_fraction", "test_fraction", "split_by", "split_seed"),
-    *("shard_mb", "workers", "column", "force", "allow"),
-)
+Fraction = Annotated[float, Gt(0), Le(0.999999)]
 _EVERY = 5.0  # seconds between two lines where standard error is no terminal
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Write the shards and print what they hold."""
-    args = read("tokenize", arguments)
-    out, like = args.pop("out", None, non_empty), args.pop("like", None, non_empty)
-    pattern = args.pop("pattern", "*.txt", non_empty)
-    fraction = number(0.0, 0.999999, exclusive=True)
-    cut = {
-        "validation_fraction": args.pop("validation_fraction", 0.1, fraction),
-        "test_fraction": args.pop("test_fraction", 0.05, fraction),
-        "split_by": args.pop("split_by", "range", one_of("range", "document")),
-        "split_seed": args.pop("split_seed", 0, integer(0)),
-        "shard_mb": args.pop("shard_mb", 64, integer(1, 16_384)),
-    }
-    column = args.pop("column", None, non_empty)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    workers, force = args.pop("workers", cores, integer(1, 1024)), args.pop("force", False, boolean)
-    own = ("tokenizer=", "tokenizer.", "allow=")
-    chosen = [text for text in args.overrides if text.startswith(own)]
-    args.overrides = [text for text in args.overrides if not text.startswith(own)]
-    paths = args.pop_names()
-    args.check_empty("tokenize", KEYS)
+@command()
+def tokenize(
+    *paths: Annotated[str, Value("PATH")],
+    out: Folder | None = None,
+    tokenizer: Annotated[str, Value("NAME", values=of_choices("tokenizer"))] | None = None,
+    options: Annotated[Mapping[str, str], Keys("tokenizer.")] | None = None,
+    like: Folder | None = None,
+    pattern: Text = "*.txt",
+    validation_fraction: Fraction = 0.1,
+    test_fraction: Fraction = 0.05,
+    split_by: Literal["range", "document"] = "range",
+    split_seed: Annotated[int, Ge(0)] = 0,
+    shard_mb: Annotated[int, Ge(1), Le(16_384)] = 64,
+    workers: Annotated[int, Ge(1), Le(1024)] | None = None,
+    column: Annotated[Text, Value("NAME")] | None = None,
+    force: Switch = False,
+    allow: Allow = (),
+    config_dirs: ConfigDirs = (),
+) -> None:
+    """Encode text files into shards of token ids, which `data=tokens data.path=FOLDER` reads at any size.
+
+    A manifest records counts and hashes of texts and shards, and the tokenizer. A file appears when it is whole. Run
+    the same command again after an interruption: finished shards are kept.
+
+    Options:
+        paths: a UTF-8 file; a folder whose files match pattern; or a table (.csv, .tsv, .jsonl, also .gz, .parquet,
+            .arrow) whose texts are in column, each of which then ends with a line break
+        out: the folder of the shards
+        tokenizer: it learns from the training texts; by default bpe
+        options: of the tokenizer
+        like: take the tokenizer of these shards, so that both can be sources of one run
+        pattern: of the names of files in a folder
+        validation_fraction: of the texts
+        test_fraction: of the texts
+        split_by: the splits are those of data=text_file, by range of the running text or by whole files
+        split_seed: of whole files
+        shard_mb: megabytes of text that a process encodes at a time
+        workers: processes; by default one for each CPU core
+        column: of texts, in a table
+        force: write finished shards again, too
+        allow: packages of your own that the tokenizer is from
+
+    Examples:
+        blockyard tokenize corpus/ out=data/tokens tokenizer=bpe tokenizer.vocab_size=8192
+        blockyard tokenize reviews.jsonl.gz column=text out=data/reviews
+        blockyard tokenize more/ out=data/more like=data/tokens
+    """
     if not paths or out is None:
         raise UserError("tokenize needs " + ("out=FOLDER" if paths else "a PATH: a text file, or a folder of them"))
+    if workers is None:
+        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     from blockyard.runs.lock import RunLock
+    from blockyard.token_shards import tokenize as shards
     from blockyard.token_shards.plan import Cutting
     from blockyard.token_shards.text_files import find_files, remove_texts, without_tables
-    from blockyard.token_shards.tokenize import clear, tokenize
 
     folder = local_path(out, "out")
-    cutting = Cutting(**cut)
+    cutting = Cutting(
+        validation_fraction=validation_fraction,
+        test_fraction=test_fraction,
+        split_by=split_by,
+        split_seed=split_seed,
+        shard_mb=shard_mb,
+    )
     files = find_files([Path(path).expanduser() for path in paths], pattern)
     source = None if like is None else local_path(like, "like")
-    tokenizer, vocabulary = _tokenizer(args, chosen, source)
+    chosen = [f"tokenizer={tokenizer}"] if tokenizer is not None else []
+    chosen += [f"tokenizer.{key}={value}" for key, value in (options or {}).items()]
+    encoder, vocabulary = _tokenizer(chosen, allow, config_dirs, source)
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = RunLock(folder).acquire()
     try:
         if force and folder.exists():
-            clear(folder)
+            shards.clear(folder)
         texts = without_tables(files, folder, column)
-        manifest = tokenize(
-            *(texts, folder, tokenizer, cutting),
+        manifest = shards.tokenize(
+            *(texts, folder, encoder, cutting),
             vocabulary=vocabulary,
             workers=workers,
             like=source,
@@ -99,11 +114,12 @@ def run(arguments: Sequence[str]) -> int:
             f"{split:<11}{part['tokens']:>15,} tokens {len(part['shards']):>6,} shards {per:>7.2f} bytes a token\n"
         )
     sys.stdout.write(f"{folder}: {manifest['vocabulary']:,} token ids as {manifest['dtype']}\n")
-    return 0
 
 
-def _tokenizer(args: Args, chosen: list[str], like: Path | None) -> tuple[TextTokenizer, Callable[[], int]]:
-    """The tokenizer of the command line, or that of other shards; and the number of its token ids, once it is known."""
+def _tokenizer(
+    chosen: list[str], packages: Sequence[str], config_dirs: Sequence[str], like: Path | None
+) -> tuple[TextTokenizer, Callable[[], int]]:
+    """Return the tokenizer of overrides or of other shards, and a function that returns the number of its token ids."""
     from blockyard.config.check import check
     from blockyard.config.compose import compose
     from blockyard.config.instantiate import instantiate
@@ -112,20 +128,20 @@ def _tokenizer(args: Args, chosen: list[str], like: Path | None) -> tuple[TextTo
     from blockyard.contracts import DataSpec, TextTokenizer
     from blockyard.data.files.token_shards import read_manifest
 
-    allow = [text for text in chosen if text.startswith("allow=")]
+    allow = [f"allow=[{','.join(packages)}]"] if packages else []
     if like is not None:
-        if len(chosen) > len(allow):
+        if chosen:
             raise UserError(f"like={like} brings its tokenizer; leave out {chosen[0]}")
         record = read_manifest(like).get("tokenizer")
         if not record:
             raise UserError(f"like={like} is not a folder that `blockyard tokenize` has finished")
         name = record["target"].split(".")[-2]
         own = [to_override(f"tokenizer.{key}", value) for key, value in record["options"].items()]
-        chosen = [*allow, f"tokenizer={name}", *own]
+        chosen = [f"tokenizer={name}", *own]
     elif not any(text.startswith("tokenizer=") for text in chosen):
         chosen = ["tokenizer=bpe", *chosen]
     composed = compose(
-        ["data=text_file", "model=decoder", "head=token", "objective=next_token", *chosen], args.config_dirs
+        ["data=text_file", "model=decoder", "head=token", "objective=next_token", *chosen, *allow], config_dirs
     )
     problems = [str(issue) for issue in check(composed) if "tokenizer" in issue.key or "allow" in issue.key]
     if problems:

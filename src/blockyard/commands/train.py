@@ -1,24 +1,4 @@
-"""blockyard train [key=value ...] [resume=RUN] [-m] [--cfg job|hydra|all] [--info [PART]] [--config-dir DIR]
-
-Train a model: compose and check the config, create a run folder, fit, test, and write a summary. The folder lies
-under outputs/ and is addressed by the config. A finished run is not trained again unless force=true; an interrupted
-one continues where it stopped, with the same command or with resume=RUN.
-
-  resume=RUN        continue a run: a path, an id, a unique part of its name, or `last`; with trainer.max_steps=N or
-                    trainer.max_epochs=N (and schedule=...) a finished run is trained longer, as a new run
-  -m, --multirun    several values per key; each combination is a run of its own, one after the other
-  --cfg job         print the composed config and exit
-  --info            print what Hydra composes from, or a part: config, defaults, defaults-tree, plugins, searchpath
-  match.params=N    solve model.dim (match.by: depth, expansion) for N parameters; match.flops=N for
-                    forward FLOPs per sample, match.active=N for parameters that a token uses, match.state=N for
-                    bytes of cache after match.tokens tokens, or a full sequence
-  --config-dir DIR  a folder with choices of your own, in addition to the shipped ones
-
-Examples:
-  blockyard train experiment=vit_digits block=post_norm seed=1
-  blockyard train -m block=pre_norm,post_norm seed=1,2,3
-  blockyard train experiment=gpt_code trainer.max_steps=100 logger=none
-"""
+"""`blockyard train`: train a model."""
 
 from __future__ import annotations
 
@@ -31,9 +11,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from blockyard.commands._args import Args, Parser
+from blockyard.commands._signature import command
+from blockyard.commands._types import (
+    ConfigDirs,
+    Flag,
+    FlagForm,
+    Override,
+    TypedLine,
+    Value,
+    check_config_dirs,
+    run_names,
+)
 from blockyard.config.choices import catalog
 from blockyard.config.override_grammar import parse_value
 from blockyard.config.tree import Node
@@ -43,64 +33,90 @@ if TYPE_CHECKING:
     from blockyard.sweep.execution.runner import StopSignals
     from blockyard.sweep.executor._server_process import ServerProcess
 
+log = logging.getLogger("blockyard")
 
-KEYS = ("resume", "seed", "name", "tags", "outputs", "allow", "force")  # beside families and their options
-INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
-
-
-@dataclass
-class TrainArgs(Args):
-    """The command line of `blockyard train`. Except for multirun, the flags are those of Hydra that print a config."""
-
-    multirun: bool = False
-    cfg: str | None = None
-    package: str | None = None
-    info: str | None = None
-    resolve: bool = False
-
-    def hydra_flags(self) -> list[str]:
-        """The flags as Hydra's own application takes them."""
-        values = {"--cfg": self.cfg, "--package": self.package, "--info": self.info}
-        flags = [text for flag, value in values.items() if value is not None for text in (flag, value)]
-        flags += ["--resolve"] if self.resolve else []
-        return flags + (["--multirun"] if self.multirun else [])
+MODULES = (  # what `blockyard train` imports besides what every cell of a sweep needs
+    "blockyard.commands.train",
+    "blockyard.commands.check",
+    "blockyard.config.check",
+    "blockyard.config.compose",
+    "hydra.core.override_parser.overrides_parser",
+)
+_LOST = 143  # exit code of a run whose server died: the kernel has sent it SIGTERM
+_PATIENCE = 10.0  # seconds that a run has to end after a second signal
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Train the config of the command line."""
-    args = parser().read(_with_info(arguments), TrainArgs)
-    if args.cfg is None and (args.resolve or args.package is not None):
+def _is_part(text: str) -> bool:
+    return not text.startswith("-") and "=" not in text
+
+
+@dataclass(frozen=True)
+class HydraFlags:
+    """The flags that Hydra's own application has too.
+
+    Options:
+        multirun: several values per key; each combination is a run of its own, one after the other
+        cfg: print the composed config and exit
+        package: print this part of the config only, with --cfg
+        resolve: print the config with its interpolations resolved, with --cfg
+        info: print what Hydra composes from, or a part
+    """
+
+    multirun: Annotated[bool, FlagForm("-m")] = False
+    cfg: Annotated[Literal["job", "hydra", "all"], FlagForm("-c")] | None = None
+    resolve: Flag[bool] = False
+    package: Annotated[str, FlagForm("-p"), Value("KEY")] | None = None
+    info: (
+        Annotated[
+            Literal["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"],
+            FlagForm("-i", bare="all", follows=_is_part),
+        ]
+        | None
+    ) = None
+
+
+@command()
+def train(
+    *overrides: Override,
+    resume: Annotated[str, Value("RUN", values=run_names)] | None = None,
+    flags: HydraFlags = HydraFlags(),
+    config_dirs: ConfigDirs = (),
+    typed: TypedLine = (),
+) -> int:
+    """Train a model: compose and check the config, create a run folder, fit, test, and write a summary.
+
+    The folder lies under outputs/ and is addressed by the config. A finished run is not trained again unless
+    force=true; an interrupted one continues where it stopped, with the same command or with resume=RUN.
+
+    Options:
+        overrides: choices and options of the config. match.params=N solves model.dim (match.by: depth, expansion) for N
+            parameters; match.flops=N for forward FLOPs per sample, match.active=N for parameters that a token uses,
+            match.state=N for bytes of cache after match.tokens tokens, or a full sequence
+        resume: continue a run: a path, an id, a unique part of its name, or `last`; with trainer.max_steps=N or
+            trainer.max_epochs=N (and schedule=...) a finished run is trained longer, as a new run
+
+    Examples:
+        blockyard train experiment=vit_digits block=post_norm seed=1
+        blockyard train -m block=pre_norm,post_norm seed=1,2,3
+        blockyard train experiment=gpt_code trainer.max_steps=100 logger=none
+    """
+    if flags.cfg is None and (flags.resolve or flags.package is not None):
         raise UserError("--resolve and --package say how --cfg=job prints the config; add it, or leave them out")
-    if args.cfg is not None and args.info is not None:
+    if flags.cfg is not None and flags.info is not None:
         raise UserError("one of --cfg and --info can be given")
-    if args.hydra_flags():
-        return run_multirun(args) if args.multirun else show(args)
-    resumed = args.pop("resume")
-    return resume(resumed, args) if resumed is not None else start(args, arguments)
+    shown = "--cfg" if flags.cfg is not None else "--info" if flags.info is not None else None
+    if flags.multirun and shown is not None:
+        raise UserError(f"{shown} shows one config; leave out -m")
+    if flags.multirun:
+        return run_multirun(overrides, config_dirs)
+    if shown is not None:
+        return show(overrides, config_dirs, flags)
+    if resume is not None:
+        return continue_run(resume, overrides, config_dirs)
+    return start(overrides, config_dirs, typed)
 
 
-def parser() -> Parser:
-    """The flags of the command."""
-    flags = Parser("train")
-    flags.add_argument("--multirun", "-m", action="store_true")
-    flags.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
-    flags.add_argument("--resolve", action="store_true")
-    flags.add_argument("--package", "-p")
-    flags.add_argument("--info", "-i", choices=INFO)
-    return flags
-
-
-def _with_info(arguments: Sequence[str]) -> list[str]:
-    """The arguments with `--info` completed to `--info=all`, as Hydra takes it, where no word of its own follows."""
-    result = list(arguments)
-    for index, text in enumerate(result):
-        following = result[index + 1 : index + 2]
-        if text in ("--info", "-i") and (not following or following[0].startswith("-") or "=" in following[0]):
-            result[index] = "--info=all"
-    return result
-
-
-def start(args: Args, arguments: Sequence[str]) -> int:
+def start(overrides: Sequence[str], config_dirs: Sequence[str], typed: Sequence[str]) -> int:
     """Start a run, or continue it where it was interrupted; one that is finished is only reported."""
     from blockyard.commands.check import compose_and_check
     from blockyard.config.size_matching import describe_match
@@ -109,11 +125,11 @@ def start(args: Args, arguments: Sequence[str]) -> int:
     from blockyard.runs.rank import rank_in
     from blockyard.runs.start import create_run
 
-    composed, problems = compose_and_check(args)
+    composed, problems = compose_and_check(overrides, config_dirs)
     if problems:
         return refuse(problems)
     try:
-        folder = create_run(composed.config, command=["blockyard", "train", *arguments], choices=composed.choices)
+        folder = create_run(composed.config, command=["blockyard", "train", *typed], choices=composed.choices)
     except AlreadyDoneError as done:
         sys.stdout.write(printable(f"{done}\n"))
         return 0
@@ -125,7 +141,7 @@ def start(args: Args, arguments: Sequence[str]) -> int:
     return train_and_print(folder, resume=folder.resumes)
 
 
-def resume(name: str, args: Args) -> int:
+def continue_run(name: str, overrides: Sequence[str], config_dirs: Sequence[str] = ()) -> int:
     """Continue a run exactly where it stopped."""
     from blockyard.runs.not_started import AlreadyDoneError
     from blockyard.runs.resume import reopen
@@ -133,11 +149,11 @@ def resume(name: str, args: Args) -> int:
 
     if not name:
         raise UserError("resume= is empty; expected a path, an id, part of a name, or last")
-    args.folders()  # refuses a folder that cannot be trusted
-    if is_longer(name, args.overrides):
-        return train_longer(name, args)
+    check_config_dirs(config_dirs, overrides)  # refuses a folder that cannot be trusted
+    if is_longer(name, list(overrides)):
+        return train_longer(name, overrides, config_dirs)
     try:
-        folder = reopen(name, args.overrides, config_dirs=args.config_dirs)
+        folder = reopen(name, list(overrides), config_dirs=list(config_dirs))
     except AlreadyDoneError as done:
         sys.stdout.write(printable(f"{done}\n"))
         return 0
@@ -146,16 +162,16 @@ def resume(name: str, args: Args) -> int:
     return train_and_print(folder, resume=True)
 
 
-def train_longer(name: str, args: Args) -> int:
+def train_longer(name: str, overrides: Sequence[str], config_dirs: Sequence[str]) -> int:
     """Start a run that goes on where a finished one ended, or continue it where it was interrupted."""
     from blockyard.runs.not_started import AlreadyDoneError
     from blockyard.runs.start import create_run
     from blockyard.weights.continuation import longer
 
-    config, choices, message = longer(name, args.overrides, args.config_dirs)
-    command = ["blockyard", "train", f"resume={name}", *args.overrides]
+    config, choices, message = longer(name, list(overrides), list(config_dirs))
+    line = ["blockyard", "train", f"resume={name}", *overrides]
     try:
-        folder = create_run(config, command=command, choices=choices)
+        folder = create_run(config, command=line, choices=choices)
     except AlreadyDoneError as done:
         sys.stdout.write(printable(f"{done}\n"))
         return 0
@@ -165,30 +181,28 @@ def train_longer(name: str, args: Args) -> int:
     return train_and_print(folder, resume=folder.resumes)
 
 
-# What `train` prints by Hydra: `--cfg`, `--info`.
-#
-# Hydra's own application, which calls callbacks, launchers and logging classes that a config names, is never started.
+def show(overrides: Sequence[str], config_dirs: Sequence[str], flags: HydraFlags) -> int:
+    """Print the config of a run (`--cfg job`), Hydra's own (`hydra`) or both (`all`), or what Hydra read (`--info`).
 
-
-def show(args: TrainArgs) -> int:
-    """Print the config of a run (`--cfg job`), Hydra's own (`hydra`) or both (`all`), or what Hydra read (`--info`)."""
+    Hydra's own application, which calls callbacks, launchers and logging classes that a config names, is never started.
+    """
     from blockyard.config.compose import compose
     from blockyard.config.hydra_sources import as_hydra_names_it, searchpath
     from blockyard.config.overrides import sort_overrides
     from blockyard.config.presets import expand
 
-    composed = compose(args.overrides, args.config_dirs)
+    composed = compose(overrides, config_dirs)
     if composed.issues:
         return refuse([str(issue) for issue in composed.issues])
-    groups, replaced = expand(sort_overrides(args.overrides, composed.folders, []).groups, composed.folders)
-    if replaced and args.info is not None:
+    groups, replaced = expand(sort_overrides(overrides, composed.folders, []).groups, composed.folders)
+    if replaced and flags.info is not None:
         sys.stderr.write(f"this shows the preset's options of {', '.join(replaced)}, which a run leaves out\n")
     choices = [*map(as_hydra_names_it, groups), *searchpath(composed.folders)]
-    _print(args, choices, composed.config)
+    _print(flags, choices, composed.config)
     return 0
 
 
-def _print(args: TrainArgs, choices: list[str], job: Node) -> None:
+def _print(flags: HydraFlags, choices: list[str], job: Node) -> None:
     """Let Hydra print what it reads for the choices; in place of its config, that of the run."""
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
@@ -213,74 +227,51 @@ def _print(args: TrainArgs, choices: list[str], job: Node) -> None:
 
         hydra.compose_config = compose_job  # type: ignore[method-assign]
         try:
-            if args.cfg is not None:
-                hydra.show_cfg("config", choices, args.cfg, args.package, resolve=args.resolve)
+            if flags.cfg is not None:
+                hydra.show_cfg("config", choices, flags.cfg, flags.package, resolve=flags.resolve)
             else:
-                hydra.show_info(str(args.info), "config", choices)
+                hydra.show_info(str(flags.info), "config", choices)
         except (HydraException, OmegaConfBaseException) as error:
             raise UserError(" ".join(str(error).split())) from error
         except SystemExit:  # `--package` that is not there; Hydra has written so
-            raise UserError(f"--package: {args.package} is not in the config") from None
+            raise UserError(f"--package: {flags.package} is not in the config") from None
 
 
-def problems_of(args: TrainArgs, multirun: bool = False) -> list[str]:
-    """The problems of the overrides, as text. multirun: whether a key may have several values."""
+def run_multirun(overrides: Sequence[str], config_dirs: Sequence[str]) -> int:
+    """Run every combination and print the exit code of each; return 0 only if all of them succeeded.
+
+        this process ---- socket ---- a server that has imported everything ---- fork ---- blockyard train ...
+
+    Each run is forked from the server of `blockyard sweep`, so that it starts without importing anything, and is
+    otherwise the command `blockyard train` in a process of its own: it composes its config, begins with the random
+    state and torch settings of a new process, and one that dies, even by a signal, ends no other.
+    """
     from blockyard.config.compose import compose
-
-    return [str(issue) for issue in compose(args.overrides, args.config_dirs, multirun=multirun).issues]
-
-
-# `train -m`: each combination of values is a run of its own, one after the other.
-#
-#     this process ---- socket ---- a server that has imported everything ---- fork ---- blockyard train ...
-#
-# Each run is forked from the server of `blockyard sweep`, so that it starts without importing anything, and is
-# otherwise the command `blockyard train` in a process of its own: it composes its config, begins with the random state
-# and torch settings of a new process, and one that dies, even by a signal, ends no other.
-
-log = logging.getLogger("blockyard")
-
-MODULES = (  # what `blockyard train` imports besides what every cell of a sweep needs
-    "blockyard.commands.train",
-    "blockyard.commands.check",
-    "blockyard.config.check",
-    "blockyard.config.compose",
-    "hydra.core.override_parser.overrides_parser",
-)
-_LOST = 143  # exit code of a run whose server died: the kernel has sent it SIGTERM
-_PATIENCE = 10.0  # seconds that a run has to end after a second signal
-
-
-def run_multirun(args: TrainArgs) -> int:
-    """Run every combination and print the exit code of each; 0 only if all of them succeeded."""
     from blockyard.config.multirun import expand
     from blockyard.sweep.execution.runner import StopSignals
     from blockyard.sweep.executor._server_process import ServerProcess
 
-    flag = next((flag for flag in args.hydra_flags() if flag in ("--cfg", "--info")), None)
-    if flag is not None:
-        raise UserError(f"{flag} shows one config; leave out -m")
-    dirs = [text for name in args.config_dirs for text in ("--config-dir", name)]
+    dirs = [text for name in config_dirs for text in ("--config-dir", name)]
     codes: list[tuple[int, list[str]]] = []
     server = ServerProcess(None, MODULES)
     with StopSignals() as signals:
         try:
-            folders = args.folders()
-            if problems := problems_of(args, multirun=True):
-                return refuse(problems)
-            combinations = expand(args.overrides, folders)
+            folders = check_config_dirs(config_dirs, overrides)
+            if issues := compose(overrides, config_dirs, multirun=True).issues:
+                return refuse([str(issue) for issue in issues])
+            combinations = expand(list(overrides), folders)
             server.start()  # no process before the overrides are known to be right, and few enough
-            for number, overrides in enumerate(combinations):
-                code = _train(server, number, [*overrides, *dirs], signals)
-                codes.append((code, list(overrides)))
+            for number, combination in enumerate(combinations):
+                code = _train(server, number, [*combination, *dirs], signals)
+                codes.append((code, list(combination)))
                 if signals.signum is not None:
                     break
         finally:
             server.close(idle=True)
-    for code, overrides in codes:
-        sys.stdout.write(f"exit {code}  {' '.join(overrides)}\n")
-    if command := comparison([overrides for code, overrides in codes if code == 0]):
-        sys.stdout.write(f"{command} shows them side by side\n")
+    for code, combination in codes:
+        sys.stdout.write(f"exit {code}  {' '.join(combination)}\n")
+    if line := comparison([combination for code, combination in codes if code == 0]):
+        sys.stdout.write(f"{line} shows them side by side\n")
     return signals.code or max((code for code, _ in codes), default=0)
 
 
@@ -298,7 +289,7 @@ def comparison(runs: Sequence[Sequence[str]]) -> str | None:
     return f"blockyard compare {shlex.quote(folder)}{by}" if "outputs" not in keys else None
 
 
-def train(arguments: Sequence[str]) -> int:
+def be_train(arguments: Sequence[str]) -> int:
     """Be the process of `blockyard train ARGUMENTS` to its end, and return its exit code."""
     import runpy
     import threading
@@ -328,7 +319,7 @@ def _train(server: ServerProcess, number: int, arguments: Sequence[str], signals
     sys.stdout.flush()
     passed_on = False
     try:
-        server.send(Request(number, command=partial(train, tuple(arguments))))
+        server.send(Request(number, command=partial(be_train, tuple(arguments))))
         while True:
             for news in server.receive(0.2):
                 if isinstance(news, CellEnded):

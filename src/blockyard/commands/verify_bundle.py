@@ -1,37 +1,17 @@
-"""blockyard verify-bundle FILE.zip [--rerun N] [allow=[PACKAGE]] [data.root=FOLDER] [data.path=FILE] [data.splits=FILE]
-
-Check a bundle that `blockyard bundle` wrote, here or elsewhere: every SHA-256, every config against its name, and the
-comparison, which is computed again from the metrics and predictions in the file and compared with the one that it
-records. Prints the computed verdicts and whatever differs.
-
-Nothing in a bundle is run: a file that could do harm, such as one with links, pickles, YAML tags or a _target_ of no
-trusted library, is refused before it is unpacked or read. The sums find damage, not forgery: who writes a bundle writes
-its sums. --rerun is what tests where the metrics come from.
-
-  --rerun N       repeat the first N finished runs in a temporary folder, with as many CPU threads as they had, and
-                  compare metrics and predictions bit by bit; where bits differ, say what differs around the runs
-  allow=[PACKAGE] packages whose classes its configs may name; the blockyard.yaml of a project is not asked
-  data.root=FOLDER, data.path=FILE, data.splits=FILE
-                  where the data of the runs are on this machine, for --rerun
-
-exit codes: 0 all is as recorded, 1 something differs, 2 the file is refused
-
-Examples:
-  blockyard verify-bundle quickstart.zip
-  blockyard verify-bundle quickstart.zip --rerun 1
-"""
+"""`blockyard verify-bundle`: check a bundle."""
 
 from __future__ import annotations
 
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from blockyard.commands._args import Args, Parser, flag_type
-from blockyard.config.option_text import integer
+from annotated_types import Ge
+
+from blockyard.commands._signature import command
+from blockyard.commands._types import Allow, Flag, Moved, Value
 from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError, printable
 from blockyard.terminal import console, table
@@ -39,44 +19,51 @@ from blockyard.terminal import console, table
 if TYPE_CHECKING:
     from blockyard.report.bundle.verify import Verified
 
-KEYS = ("allow", "data.root", "data.path", "data.splits")
 _SHOWN = 20  # lines of differences
 
 
-@dataclass
-class VerifyBundleArgs(Args):
-    """The command line of `blockyard verify-bundle`. rerun: how many runs are repeated"""
+@command()
+def verify_bundle(
+    file: Annotated[str, Value("FILE")],
+    *,
+    rerun: Flag[Annotated[int, Ge(1)]] | None = None,
+    allow: Allow = (),
+    moved: Moved | None = None,
+) -> int:
+    """Check a bundle that `blockyard bundle` wrote, here or elsewhere.
 
-    rerun: int | None = None
+    Checks every SHA-256, every config against its name, and the comparison, which is computed again from the metrics
+    and predictions in the file and compared with the recorded one. Prints the computed verdicts and whatever differs.
 
+    Nothing in a bundle is run: a file that could do harm, such as one with links, pickles, YAML tags or a _target_ of
+    no trusted library, is refused before it is unpacked or read. The sums find damage, not forgery: who writes a bundle
+    writes its sums. --rerun is what tests where the metrics come from.
 
-def run(arguments: Sequence[str]) -> int:
-    """Print the verdicts and what differs."""
-    args = parser().read(arguments, VerifyBundleArgs)
-    allow, moved, names = args.pop_allow(), args.pop_moved(), args.pop_names()
-    args.check_empty("verify-bundle", KEYS)
-    if len(names) != 1:
-        problem = f"not {len(names)} ({', '.join(names)})" if names else "and none is named"
-        raise UserError(f"verify-bundle takes one file, {problem}; `blockyard bundle` writes them")
-    if moved and not args.rerun:
+    exit codes: 0 all is as recorded, 1 something differs, 2 the file is refused
+
+    Options:
+        file: a bundle, FILE.zip
+        rerun: repeat the first N finished runs in a temporary folder, with as many CPU threads as they had, and compare
+            metrics and predictions bit by bit; where bits differ, say what differs around the runs
+        allow: packages whose classes its configs may name; the blockyard.yaml of a project is not asked
+        moved: where the data of the runs are on this machine, for --rerun
+
+    Examples:
+        blockyard verify-bundle quickstart.zip
+        blockyard verify-bundle quickstart.zip --rerun 1
+    """
+    if moved and not rerun:
         raise UserError(f"data.{next(iter(moved))} has an effect with --rerun only; add it, or leave it out")
-    path = local_path(names[0])
+    path = local_path(file)
     from blockyard.report.bundle.verify import opened, verify
 
     with opened(path) as (manifest, folder):
         verified = verify(path, manifest, folder, allow)
         _print(path, verified)
         differ = bool(verified.differences)
-        if args.rerun:
-            differ |= _rerun(folder, args.rerun, allow, moved)
+        if rerun:
+            differ |= _rerun(folder, rerun, allow, moved or {})
     return 1 if differ else 0
-
-
-def parser() -> Parser:
-    """The flags of the command."""
-    flags = Parser("verify-bundle", KEYS)
-    flags.add_argument("--rerun", type=flag_type(integer(1)))
-    return flags
 
 
 def _print(path: Path, verified: Verified) -> None:

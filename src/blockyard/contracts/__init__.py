@@ -1,12 +1,12 @@
-"""What flows between components, and what each family promises. Start reading here.
+"""The objects that flow between components, and the promises of each family. Start reading here.
 
 A model is *tokenizer -> position -> blocks of (token mixer, channel mixer, norm) -> head*;
 a task is *data + objective*. Each of those names is a folder next to this one, a folder of
 `conf/`, and one class in a file of this one:
 
-    specs.py          what is known before any weight: of data, of tokens, of a model and its parametrization
+    specs.py          facts before any weight: of data, of tokens, of a model and its parametrization
     baselines.py      rules and simple models beside the runs of a task
-    batch.py          what is known of a batch, and of the tokens of one forward pass; position
+    batch.py          a batch, and the facts of the tokens of one forward pass; position
     builders.py       data, model, layers, optimizer, schedule
     tokenizers.py     tokenizer
     splits.py         the parts of a data set
@@ -17,7 +17,7 @@ a task is *data + objective*. Each of those names is a folder next to this one, 
 
 Letters, the same in the whole project:
     B batch   N tokens   D width   H heads   K head width   A coordinate axes   V outputs
-    M tokens of the keys, where they differ from those of the queries
+    M tokens of the keys, if they are not the queries'
 
 Members are of two kinds. A *builder* (data, tokenizer, model, objective, optimizer, schedule, parametrization) is
 cheap: it is built from its options alone and holds no weights. A *module* (position, token and channel mixer, norm,

@@ -1,4 +1,4 @@
-"""What needs no gradient steps and is computed beside the runs of a task: rules and simple models."""
+"""Baselines beside the runs of a task: rules and simple models, which need no gradient steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SimpleModel:
 
     name: such as "majority"
     fit: fits it and returns the function from samples `order` (B,) of the split to predictions, such as logits (B, V).
-        Raises ValueError where it cannot be fitted
+        Raises ValueError if it cannot be fitted
     note: the bound that its training samples reached, such as "fitted on 5,000 of 60,000 samples", or None
     without: metrics that say nothing of its predictions, such as the loss of logits that are distances
     """
@@ -37,7 +37,7 @@ class Baseline:
 
 
 class Baselines(Mapping[str, Values]):
-    """Baselines by name. Each is computed when it is asked for, so that one that fails does not lose the others."""
+    """Baselines by name. Each is computed on access, so that a failure does not lose the others."""
 
     def __init__(self, baselines: Iterable[Baseline] = ()) -> None:
         self._baselines: dict[str, Baseline] = {}
@@ -48,7 +48,7 @@ class Baselines(Mapping[str, Values]):
         return self._baselines[name].values()
 
     def __contains__(self, name: object) -> bool:
-        return name in self._baselines  # that of Mapping asks for the value, which computes it
+        return name in self._baselines  # Mapping's own method asks for the value, and would compute it
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._baselines)

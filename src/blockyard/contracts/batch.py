@@ -1,4 +1,4 @@
-"""What is known of a batch, and of the tokens of one forward pass, with the scheme that encodes their positions."""
+"""A batch, the facts of the tokens of one forward pass, and the scheme that encodes their positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from blockyard.contracts.option_types import ChoiceOptions
 
-# A tensor, or a named tuple of tensors that only the objective which made it reads.
+# A tensor, or a named tuple of tensors that only its objective reads.
 Target: TypeAlias = "Tensor | Any"
 
 UNREACHABLE = 255  # the distance of two tokens that no path joins
@@ -19,21 +19,21 @@ UNREACHABLE = 255  # the distance of two tokens that no path joins
 
 @dataclass
 class Inputs:
-    """What a model reads: `model(inputs, cache=None, record=None)`. A `Batch` is one; a tensor may stand for one.
+    """The inputs of a model: `model(inputs, cache=None, record=None)`. A `Batch` is one; a tensor may stand for one.
 
     inputs: images (B, C, height, width), float or uint8; views (B, N, C, height, width); token ids (B, N) int64;
         time series (B, steps, C) float, NaN where a value is missing; nodes of graphs (B, N, C) int64, a code for each
         column; audio (B, samples), float in [-1, 1] or int16, in the unit 1/32768. With a cache, the new tokens only
     lengths: (B,) int64, the valid items of each input: tokens of a text, steps of a series, samples of audio, views;
-        None where all are. `TokenSpec.tokens_of` says how many tokens that are
-    segment: (B, N) int64, the document of each token; None where a sequence is one document
-    hidden: (B, N) bool, the tokens whose vectors the model replaces by a learned one (`TokenSpec.hides`); None where
-        it reads all
-    source: what an encoder reads, where the model has one in addition to its decoder: token ids (B, M) int64, or any
-        other kind of `inputs`
-    source_lengths: (B,) int64, the valid items of each source, as `lengths`; None where all are
+        None if all are. `TokenSpec.tokens_of` returns the number of their tokens
+    segment: (B, N) int64, the document of each token; None if each sequence is one document
+    hidden: (B, N) bool, the tokens that the model replaces by a learned vector (`TokenSpec.hides`); None if it reads
+        all
+    source: the inputs of an encoder, for a model that has one in addition to its decoder: token ids (B, M) int64, or
+        any other kind of `inputs`
+    source_lengths: (B,) int64, the valid items of each source, as `lengths`; None if all are
     pairs: (B, N, N, P) uint8, facts of each pair of tokens: their distance, or `UNREACHABLE`, and then codes that the
-        tokenizer counts in `TokenSpec.pairs`. None where pairs have no facts
+        tokenizer counts in `TokenSpec.pairs`. None if pairs have no facts
     memory: the encoded source, from the model's `encode`, in place of `source`; no batch of data has one
     """
 
@@ -49,16 +49,16 @@ class Inputs:
 
     @classmethod
     def of(cls, inputs: Inputs | Tensor, cache: object = None) -> Inputs:
-        """Return the inputs as they are; a tensor is the inputs of which no other fact is known.
+        """Return the inputs unchanged, or a tensor as inputs without other facts.
 
-        cache: what a model was called with beside them; a tensor there, such as lengths, raises TypeError
+        cache: the second argument of the model's call; a tensor there, such as lengths, raises TypeError
         """
         if isinstance(cache, Tensor):
             raise TypeError("a model takes one object: pass lengths and other facts as Inputs(x, lengths=lengths)")
         return cls(inputs) if isinstance(inputs, Tensor) else inputs
 
     def facts(self) -> dict[str, Any]:
-        """Return what is known, by name: the fields that a model reads and that are not None."""
+        """Return the fields that a model reads and that are not None, by name."""
         return {each.name: value for each in fields(Inputs) if (value := getattr(self, each.name)) is not None}
 
     def __len__(self) -> int:
@@ -67,18 +67,18 @@ class Inputs:
 
 @dataclass
 class Batch(Inputs):
-    """The samples of one step, on one device: what the model reads, and what objective and engine know besides.
+    """The samples of one step, on one device: the inputs of the model, and facts for objective and engine.
 
     target: classes (B,) int64; token ids (B, N), or classes of pixels (B, height, width), int64 with `ignore`
         without a target; real values (B, ...) float with NaN without a target; after `Objective.prepare` also a named
         tuple of tensors
     weight: () float, set by the engine on a micro-batch: the factor that turns its mean loss into its share of the
         mean over the whole batch. None is 1
-    sample: (B,) int64, the index of each sample in its split, set by the engine. What an objective draws for a
-        sample is a hash of it, and so the same however a batch is cut. None reads as 0, 1, ...
-    slice: (B,) int64, which of `DataSpec.slices` each sample belongs to; None where the data has no slices
-    number: (B,) int64, by which an objective draws for a sample where that is not `sample`: its index in its part of a
-        mixture, so that evaluation draws as it does for that part alone
+    sample: (B,) int64, the index of each sample in its split, set by the engine. An objective's random draws for a
+        sample are a hash of it, and so the same however a batch is cut. None reads as 0, 1, ...
+    slice: (B,) int64, the index in `DataSpec.slices` of each sample's slice; None if the data has no slices
+    number: (B,) int64, in place of `sample` for an objective's draws: the index of a sample in its part of a mixture,
+        so that evaluation draws as it does for that part alone
     """
 
     target: Target | None = None
@@ -100,11 +100,11 @@ class Batch(Inputs):
 
     @staticmethod
     def counted(target: Tensor) -> Tensor:
-        """Return which targets count, bool: those that are not `ignore`, or not NaN where they are floats."""
+        """Return a bool for each target, True if it counts: it is not `ignore`, or not NaN among floats."""
         return ~target.isnan() if target.is_floating_point() else target != Batch.ignore
 
     def numbers(self) -> Tensor:
-        """Return the number of each sample (B,) int64, of which what is drawn for it is a hash."""
+        """Return the number of each sample (B,) int64; random draws for the sample are a hash of it."""
         numbers = self.sample if self.number is None else self.number
         return torch.arange(len(self), device=self.inputs.device) if numbers is None else numbers
 
@@ -125,32 +125,31 @@ class Seq:
 
     index: (N,) int64, increasing; causality compares it and nothing else. Tokens of one index see each other
     ties: several tokens have one index; otherwise it is strictly increasing
-    shown: (B, N) bool, the tokens that earlier tokens of their sequence see too, in a causal model; None where there
-        are none
+    shown: (B, N) bool, the tokens that earlier tokens of their sequence see too, in a causal model; None without any
     coords: (B|1, N, A) float, the coordinates of each token for the position scheme; zeros for prefix tokens
-    unvaried: the same before the scheme has varied them in training, which mixers find neighbours by; None where they
-        are `coords`
-    valid: (B, N) bool, False at padding, which is on the right; None where all tokens are real
+    unvaried: the same before the scheme has varied them in training, by which mixers find neighbours; None if they are
+        `coords`
+    valid: (B, N) bool, False at padding, which is on the right; None if all tokens are real
     segment: (B, N) int64; tokens of different segments must not see each other. None is one segment
     num_prefix: class and register tokens, always the first, and the tokens of a source that stands in front of the
         sequence; no position scheme acts on them
-    grid: the layout of the tokens after the prefix; None where they fill no grid
-    features: (B, N, F) float, what the tokenizer computes of each token's raw input without weights, such as
-        the mean colour of a patch; zeros at prefix tokens. None where it computes nothing
-    pairs: the facts of each pair of tokens, P x (B, N, N) int64: first the distance, `UNREACHABLE` where no path joins
-        them, where one is padding and where they are of different segments; then codes. Zeros for pairs with a prefix
-        token. None where pairs have no facts
-    scale: what the embedder took out of each sequence of values, an offset and a size, each (B, 1, C); None where
-        it took nothing
+    grid: the layout of the tokens after the prefix; None if they fill no grid
+    features: (B, N, F) float, computed by the tokenizer from each token's raw input without weights, such as the mean
+        colour of a patch; zeros at prefix tokens. None if it computes nothing
+    pairs: the facts of each pair of tokens, P x (B, N, N) int64: first the distance, `UNREACHABLE` if no path joins
+        them, one is padding, or they are of different segments; then codes. Zeros for pairs with a prefix token. None
+        if pairs have no facts
+    scale: the offset and the size, each (B, 1, C), that the embedder took out of each sequence of values; None if it
+        took nothing
     position: the position scheme of the model, or None
     embedded: (B, N, E) the embedder's vectors before any is hidden, without the prefix; None in models that hide none
-    hidden: (B, N) bool, which of `embedded` the model does not see; None where it sees all
+    hidden: (B, N) bool, the vectors of `embedded` that the model does not see; None if it sees all
     ids: (B, N) int64, the token id of each token, for mixers that look vectors up; -1 at padding, prefix tokens, hidden
-        tokens and the tokens of a source in front of the sequence. None where inputs are not token ids
-    carry: what earlier layers gave to this one, by name, of what it declares that it takes. Read only; outputs may
-        depend on it. Each visit of a block has a `Seq` of its own, so that one that runs again reads the same
-    given: what this layer gives to later ones, by name, written with `give`; None where no layer takes anything
-    memo: what `ops` computed once from the fields above, for all layers of one forward pass; the visits share it
+        tokens and the tokens of a source in front of the sequence. None if inputs are not token ids
+    carry: values from earlier layers, by the names that this layer takes. Read only; outputs may depend on it. Each
+        visit of a block has a `Seq` of its own, so that a visit that runs again reads the same
+    given: values from this layer for later ones, by name, written with `give`; None if no layer takes anything
+    memo: computed once by `ops` from the fields above, for all layers of one forward pass; the visits share it
     """
 
     index: Tensor
@@ -178,7 +177,7 @@ class Seq:
 
     @property
     def token_coords(self) -> Tensor:
-        """Where tokens stand, (B|1, N, A) float, whatever a position scheme varies in training."""
+        """The coordinates of tokens, (B|1, N, A) float, before a position scheme varies them in training."""
         return self.coords if self.unvaried is None else self.unvaried
 
     def give(self, name: str, value: Any) -> None:
@@ -187,12 +186,12 @@ class Seq:
             self.given[name] = value
 
     def bare(self) -> Seq:
-        """Return the facts without what is carried, to be kept longer than the forward pass."""
+        """Return the facts without carried values, to be kept longer than the forward pass."""
         return self if self.given is None else replace(self, carry={}, given=None)
 
 
 class Memory(NamedTuple):
-    """What cross-attention reads: another sequence of tokens. x: (B, M, D)."""
+    """Another sequence of tokens, which cross-attention reads. x: (B, M, D)"""
 
     x: Tensor
     seq: Seq
@@ -205,9 +204,8 @@ class Position(nn.Module):
     prefix tokens.
 
     width: channels that `embed` appends; the embedder then has D - width channels, and the stream is D wide
-    length_scale: how many times longer than in training the sequences of an evaluation are, which sets it if the
-        scheme `scales_length`. The model divides the coordinates of a bounded scheme by it; another scheme reads
-        it itself
+    length_scale: the length of sequences over their length in training; an evaluation sets it if the scheme
+        `scales_length`. The model divides the coordinates of a bounded scheme by it; another scheme reads it itself
     """
 
     # Of "embed", "rotate", "bias", "embed_pairs", "relate", "embed_neighbours".
@@ -224,7 +222,7 @@ class Position(nn.Module):
 
     width: int = 0
     length_scale: float = 1.0
-    # Whether `bias` reads each learned tensor once at most; of other tensors FlexAttention has no gradient.
+    # `bias` reads each learned tensor once at most: FlexAttention has no gradient for a tensor that is read twice.
     reads_once: bool = True
     varies: bool = False  # in training its coordinates are drawn anew in each forward pass, by `vary`
 
@@ -233,19 +231,19 @@ class Position(nn.Module):
 
     @property
     def scales_length(self) -> bool:
-        """Whether it takes sequences longer than those of training by dividing coordinates by a constant factor."""
+        """Whether it takes sequences longer than in training by dividing coordinates by a constant factor."""
         return False
 
     @classmethod
     def concatenates(cls, options: ChoiceOptions) -> bool:
-        """Whether `width` is not 0 under these options."""
+        """Return whether `width` is not 0 under these options."""
         return False
 
     def resized(self, name: str, value: Tensor, grid: tuple[int, ...] | None) -> Tensor | None:
-        """Return a parameter of this scheme over another grid of tokens as it would be over this one's.
+        """Return a parameter that was learned on another grid of tokens, resized to the grid of this scheme.
 
-        name: of the parameter; grid: of the tokens that `value` was learned on, None where it is not known
-        None where the grids are equal or the scheme cannot do it. A value on the meta device gives the shape.
+        name: of the parameter; grid: of the tokens that `value` was learned on, None if it is not known
+        Returns None if the grids are equal or the scheme cannot do it. A value on the meta device gives the shape.
         """
         return None
 
@@ -268,7 +266,7 @@ class Position(nn.Module):
         """Raise ValueError if queries and keys of this K cannot be rotated. Called before any forward pass."""
 
     def bias(self, head: Tensor, q_coords: tuple[Tensor, ...], k_coords: tuple[Tensor, ...]) -> Tensor:
-        """Return what is added to the scores, elementwise over broadcast shapes.
+        """Return the addition to the scores, elementwise over broadcast shapes.
 
         head: int64 of any shape; q_coords, k_coords: one tensor for each of the A axes. All shapes
         broadcast against each other, and the result has the broadcast shape. The same lines compute
@@ -286,7 +284,7 @@ class Position(nn.Module):
         return x
 
     def relate(self, head: Tensor, pairs: tuple[Tensor, ...]) -> Tensor:
-        """Return what is added to the scores, as `bias` does, from the facts of each pair of query and key.
+        """Return the addition to the scores, like `bias`, from the facts of each pair of query and key.
 
         head: int64 of any shape; pairs: one int64 tensor for each fact of `Seq.pairs`. Elementwise over shapes that
         broadcast.
@@ -294,5 +292,5 @@ class Position(nn.Module):
         raise AssertionError("only called where acts_on names 'relate'")
 
     def at_prefix(self, head: Tensor) -> Tensor:
-        """Return what `relate` gives for pairs with a prefix token: zero. head: int64 of any shape."""
+        """Return the value of `relate` for pairs with a prefix token: zero. head: int64 of any shape"""
         return torch.zeros_like(head, dtype=torch.get_default_dtype())

@@ -31,10 +31,10 @@ class DataModule(ABC):
     @property
     @abstractmethod
     def spec(self) -> DataSpec:
-        """What the options say; at most a folder is listed."""
+        """The facts that follow from the options; at most a folder is listed."""
 
     def missing(self) -> str | None:
-        """Return what is missing on the disk and how to get it, or None. Reads and downloads nothing."""
+        """Return the missing files and how to get them, or None. Reads and downloads nothing."""
         return None
 
     def to_download(self) -> bool:
@@ -42,18 +42,18 @@ class DataModule(ABC):
         return False
 
     def prepare(self) -> None:  # noqa: B027 - most data sets need nothing
-        """Download what the options allow. Called once on each machine, before `load`."""
+        """Download files, if the options allow it. Called once on each machine, before `load`."""
 
     def token_name(self, token_id: int) -> str | None:
         """Return the name of a token id in tables and figures; None leaves it to the tokenizer."""
         return None
 
     def limits(self) -> tuple[str, ...]:
-        """Return what is not promised of this data, a sentence each. Said as a run starts, and recorded with it."""
+        """Return the limits of this data, a sentence each. Printed as a run starts, and recorded with it."""
         return ()
 
     def licence(self) -> str | None:
-        """Return the licence under which the data is published, by its SPDX name; None where that is not known."""
+        """Return the licence under which the data is published, by its SPDX name; None if unknown."""
         return self.published_under
 
     def hub_name(self) -> str | None:
@@ -61,7 +61,7 @@ class DataModule(ABC):
         return None
 
     def bytes_in_memory(self) -> int:
-        """Return how much memory `load` fills at least, as far as the options say; 0 where they do not."""
+        """Return the least bytes of memory that `load` fills, as far as the options say; 0 if they do not."""
         return 0
 
     @abstractmethod
@@ -69,7 +69,7 @@ class DataModule(ABC):
         """Read, split and encode the data. A trained tokenizer is fitted here, on the training split only."""
 
     def load_both(self, tokenizer: Tokenizer, source: Tokenizer) -> Splits:
-        """As `load`, where the source has a tokenizer of its own, which is fitted and encodes it here if it must.
+        """Load data with a separate tokenizer of the source, which is fitted and encodes the source here if it must.
 
         Overridden by data whose source is a text.
         """
@@ -89,7 +89,7 @@ class DataModule(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What the layers of one kind have in place of the config's own parts; None where they have that.
+    """The parts of the layers of one kind, in place of the config's; None keeps the config's part.
 
     Options:
         position: the position scheme that acts in these layers
@@ -110,11 +110,11 @@ class Kind:
         return {family: factory for family, factory in vars(self).items() if factory is not None}
 
 
-BASE_KIND = "base"  # the kind of layers as the config says
+BASE_KIND = "base"  # the kind of layers with the config's parts
 
 
 class Layers(ABC):
-    """Which layers of a model differ, and in what. kinds: by name."""
+    """The kinds of the layers of a model. kinds: by name"""
 
     decides_function: ClassVar[bool] = True  # of a model, together with its weights
     kinds: Mapping[str, Kind]
@@ -123,15 +123,15 @@ class Layers(ABC):
     def names(self, depth: int) -> tuple[str, ...]:
         """Return the kind of each layer by name, `BASE_KIND` for a layer as the config says.
 
-        Raises ValueError where they do not fit the depth.
+        Raises ValueError if they do not fit the depth.
         """
 
 
 class Parts(NamedTuple):
-    """The checked factories from which a model is built. Each takes a Context first.
+    """The checked factories of the parts of a model. Each takes a Context first.
 
-    layers: the kinds of the layers; None where all are alike
-    source_embedder, source_position: of the source that an encoder reads; None where they are those of the sequence
+    layers: the kinds of the layers; None if all are alike
+    source_embedder, source_position: of the source that an encoder reads; None if they are the sequence's
     """
 
     embedder: Callable[[Context], Embedder]
@@ -147,7 +147,7 @@ class Parts(NamedTuple):
     source_position: Callable[[Context], Position] | None = None
 
     def kinds(self, depth: int) -> tuple[str, ...]:
-        """Return the kind of each of `depth` layers by name. Raises ValueError where `layers` does not fit them."""
+        """Return the kind of each of `depth` layers by name. Raises ValueError if `layers` does not fit them."""
         return (BASE_KIND,) * depth if self.layers is None else self.layers.names(depth)
 
     def of_kind(self, name: str) -> Parts:
@@ -172,12 +172,12 @@ class Architecture(ABC):
 
     @classmethod
     def shares(cls, options: ChoiceOptions) -> bool:
-        """Whether the source and the sequence share one embedder under these options."""
+        """Return whether the source and the sequence share one embedder under these options."""
         return False
 
     @classmethod
     def ties(cls, options: ChoiceOptions) -> bool:
-        """Whether tokens of a source see each other although the model is causal, under these options."""
+        """Return whether source tokens attend to each other in a causal model, under these options."""
         return False
 
     @abstractmethod
@@ -185,14 +185,14 @@ class Architecture(ABC):
         """Return the Context of this architecture over `data`."""
 
     def mixer_context(self, ctx: Context) -> Context:
-        """Return the Context of token mixers: that of the tokens, unless the blocks run over something else."""
+        """Return the Context of token mixers: `ctx`, unless the blocks run over something else than the tokens."""
         return ctx
 
     @abstractmethod
     def build(self, ctx: Context, parts: Parts) -> Model:
         """Return the model: forward(inputs, cache=None, record=None) -> prediction. inputs: an `Inputs`, or a tensor.
 
-        Only a model that decodes token by token needs `cache`, and only one whose intermediates have names `record`.
+        Only a model that decodes token by token needs `cache`, and only a model with named intermediates `record`.
         """
 
 
@@ -204,7 +204,7 @@ class OptimizerBuilder(ABC):
 
     @classmethod
     def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:
-        """How large its updates are under these options, which a parametrization must know; None where it is not."""
+        """Return the rule for the size of its updates under these options, for a parametrization; None if unknown."""
         return None
 
     @abstractmethod
@@ -214,24 +214,24 @@ class OptimizerBuilder(ABC):
     def start_step(self, optimizer: Any, factor: float) -> None:
         """Called before each step, after learning rates are set. factor: of the schedule.
 
-        Not called where a Lightning callback has a schedule of its own. What it sets must be in the state of the
+        Not called if a Lightning callback has a schedule of its own. Values that it sets must be in the state of the
         optimizer, or follow from the factor.
         """
         return
 
     def exchange(self, optimizer: Any) -> None:
-        """Exchange the weights that are trained with those that are evaluated and saved, where these are others.
+        """Exchange the trained weights with the weights that are evaluated and saved, if the optimizer keeps both.
 
-        The others are in the state of the optimizer, so that a run resumes exactly; a second call undoes the first.
+        The optimizer's state holds the second ones, so that a run resumes exactly. A second call undoes the first.
         """
         return
 
     def exchanged(self, optimizer: Any) -> bool:
-        """Whether the model has the weights that are evaluated, as one has that was loaded from a checkpoint."""
+        """Return whether the model has the weights that are evaluated, such as after loading a checkpoint."""
         return False
 
     def model_problems(self, model: nn.Module) -> list[str]:
-        """What of a built model, on the meta device, this optimizer cannot train, one sentence each."""
+        """Return the parts of a model, on the meta device, that this optimizer cannot train, one sentence each."""
         return []
 
 
@@ -243,5 +243,5 @@ class Schedule(ABC):
         """Return the factor at step `step` (from 0) of `total`; 1.0 is the full learning rate."""
 
     def remarks(self, total: int) -> Iterator[str]:
-        """Yield what the user should know about a run of `total` steps before it, a sentence each; none by default."""
+        """Yield remarks for the user on a run of `total` steps before it, a sentence each; none by default."""
         return iter(())

@@ -1,6 +1,6 @@
 """Modules: built from a Context, then options. Embedder, token and channel mixers, norm, block, head.
 
-What a token mixer can do is in its `Traits`; a module with a loss of its own is `HasAuxiliary`.
+A token mixer declares its abilities in `Traits`; a module with a loss of its own is `HasAuxiliary`.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from blockyard.contracts.specs import Context
 
 @dataclass(frozen=True)
 class Traits:
-    """What a token mixer can do. Every trait is tested for every choice that declares it.
+    """The abilities of a token mixer. Every trait is tested for every choice that declares it.
 
-    causal: it can run so that no output depends on later tokens; bidirectional: it can run without that
+    causal: it can run so that no output depends on later tokens; bidirectional: it can run without this limit
     any_length: it takes any number of tokens; otherwise exactly `tokens.max_len` + prefix
     padding: padding does not change the outputs of real tokens
-    packing: several segments in one sequence give what each gives alone
+    packing: several segments in one sequence have the same outputs as each alone
     cross: it can take a `memory`
     prefix: it can mix class and register tokens
-    strict: where it is causal, no output of it depends on the token at its own position either; a decoder whose first
-        layer is such, and that has no residual, predicts a token at its own position
+    strict: if it is causal, no output depends on the token at its own position either; a decoder with such a first
+        layer, and without a residual, predicts a token at its own position
     equivariant: without positions, permuting tokens permutes outputs
     axes: the numbers of coordinate axes that it can take; 0 is a set of tokens without coordinates
-    ports: what it offers to a position scheme: "queries_and_keys", "scores"
+    ports: its offers to a position scheme: "queries_and_keys", "scores"
     reads_features: it mixes by `Seq.features`, which the tokenizer must provide
     reads_pairs: it mixes by `Seq.pairs`, which the data must provide
-    reads_ids: it reads `Seq.ids`, which inputs have that are token ids
-    gives: what its layers give to later ones (`Seq.give`), by name
-    takes: what they need from an earlier layer (`Seq.carry`) of another mixer
+    reads_ids: it reads `Seq.ids`, so that inputs must be token ids
+    gives: the names of values that its layers give to later ones (`Seq.give`)
+    takes: the names of values that they need from an earlier layer (`Seq.carry`) of another mixer
     """
 
     causal: bool = False
@@ -65,8 +65,8 @@ class Embedder(nn.Module):
     `lengths` count items of the inputs, and `Seq.valid` tokens. x is zero at padding.
 
     start: the index of the first token, for a sequence that is decoded in several calls
-    table: the (V, D) matrix of token vectors, where there is one; a tied head shares it
-    scale: the factor on its vectors as they enter the stream, which the head does not share
+    table: the (V, D) matrix of token vectors, if there is one; a tied head shares it
+    scale: the factor on its vectors as they enter the stream; the head does not share it
     """
 
     table: nn.Parameter | None
@@ -85,23 +85,23 @@ class TokenMixer(nn.Module):
 
     A mixer that can decode token by token has `init_cache(batch_size) -> cache`, and its forward appends to
     the cache that it is called with. Every cache, of keys and values or of a state, has `bytes`, its size, and
-    `reorder(order)`, which makes sequence i of the batch what sequence order[i] was; order (B',) int64 may
+    `reorder(order)`, which puts the former sequence order[i] at index i of the batch; order (B',) int64 may
     repeat sequences and leave some out, as a beam search does. Speculative decoding takes tokens back: by
-    `crop(count)`, which forgets the last ones, or by `snapshot()`, the cache as it is now, which is continued instead.
+    `crop(count)`, which forgets the last ones, or by continuing from a copy that `snapshot()` made before them.
 
     A mixer that can share matmuls in a parallel block is `Projected`.
 
     If an option changes the traits, override `traits_for`, which is called before anything is built, and set
     `self.traits` to the same in the constructor before it checks its Context.
 
-    A layer may pass on to later ones what it has computed: `seq.give(name, value)`, which they read as
-    `seq.carry[name]`. Who gives and who takes is known when the model is built. `Context.given` tells a constructor
-    what earlier layers give, and it says what this layer does:
+    A layer may pass values on to later ones: `seq.give(name, value)` writes a value, `seq.carry[name]` reads it. Givers
+    and takers are known when the model is built. `Context.given` tells a constructor the values of earlier layers, and
+    the constructor sets:
 
-    gives: the shape of what this layer gives, by name, without batch and tokens: takers must expect the same
-    takes: the names of what it reads; the model is refused where no earlier visit of a block gives it
-    must_be_taken: of what it gives, what has no effect unless a later layer takes it; refused where none does
-    takes_placed: of what it takes, what must come from a layer under the same position scheme, such as rotated keys
+    gives: the shapes of the values that this layer gives, by name, without batch and tokens: takers must expect them
+    takes: the names of the values that it reads; the model is refused if no earlier visit of a block gives them
+    must_be_taken: the given values that have no effect unless a later layer takes them; refused if none does
+    takes_placed: the taken values that must come from a layer under the same position scheme, such as rotated keys
     """
 
     traits: Traits = Traits()
@@ -124,11 +124,11 @@ class TokenMixer(nn.Module):
 
     @classmethod
     def has(cls, method: str, options: ChoiceOptions) -> bool:
-        """Whether the mixer has, under these options, a method that not every mixer has: init_cache, mix."""
+        """Return whether the mixer has, under these options, an optional method: init_cache, mix."""
         return callable(getattr(cls, method, None))
 
     def prepare(self, x: Tensor, seq: Seq) -> None:
-        """Put into `seq.memo` what layers can share. Called before a sequence enters the blocks.
+        """Put values into `seq.memo` that layers can share. Called before a sequence enters the blocks.
 
         It is not called for tokens that follow a cache, or while compiling. Outputs must not depend on it.
         """
@@ -141,12 +141,12 @@ class TokenMixer(nn.Module):
 class ChannelMixer(nn.Module):
     """Mixes the channels of each token alone: forward(x, seq=None) -> (B, N, D).
 
-    Blocks pass `seq`, for mixers that need to know more than x, such as which tokens are padding. A class whose
-    `forward` takes x alone works as well: it is called without `seq`.
+    Blocks pass `seq`, for mixers that need more than x, such as the padding. A class with a `forward` of x alone works
+    as well: it is called without `seq`.
 
     An `empty` mixer adds nothing: a block leaves out its branch and the norm of the branch.
 
-    reads_sequence: in training, what it does with a token depends on others of the sequence, such as by a capacity
+    reads_sequence: in training, the output of a token depends on others of the sequence, such as by a capacity
     """
 
     empty: ClassVar[bool] = False
@@ -162,14 +162,14 @@ class ChannelMixer(nn.Module):
 
     @classmethod
     def mixes_tokens(cls, options: ChoiceOptions) -> bool:
-        """Whether a token's output depends on other tokens of its sequence under these options.
+        """Return whether a token's output depends on other tokens of its sequence under these options.
 
         Causal models and packed sequences refuse such a mixer.
         """
         return False
 
     def active_parameters(self) -> int:
-        """Return how many of its parameters one token uses: all, unless it sends tokens to parts of itself."""
+        """Return the number of its parameters that one token uses: all, unless it sends tokens to parts of itself."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def forward(self, x: Tensor, seq: Seq | None = None) -> Tensor:
@@ -178,7 +178,7 @@ class ChannelMixer(nn.Module):
 
 
 def _takes_seq(forward: Callable[..., Tensor]) -> bool:
-    """Whether a method can be called with x and seq."""
+    """Return whether a method can be called with x and seq."""
     try:
         inspect.signature(forward).bind("self", "x", "seq")
     except TypeError:
@@ -252,20 +252,20 @@ class Block(nn.Module):
 
     @classmethod
     def fuses(cls, options: ChoiceOptions) -> bool:
-        """Whether both mixers must be `Projected` under these options."""
+        """Return whether both mixers must be `Projected` under these options."""
         return False
 
 
 class Residual(nn.Module):
-    """How the stream passes the blocks: what each visit of a block reads, and where its output goes.
+    """The path of the stream through the blocks: the input of each visit of a block, and the use of its output.
 
-    A model calls `open` once, then `read` and `write` at each visit of `Context.visits`, then `close`. The state is
-    whatever a choice needs; `add`, the default, keeps the stream alone. Both act on each token alone.
+    A model calls `open` once, then `read` and `write` at each visit of `Context.visits`, then `close`. The state is up
+    to the choice; `add`, the default, keeps the stream alone. `read` and `write` act on each token alone.
 
     Constructor: (ctx, *, options).
 
     empty: it changes nothing about the stream, and so may stand in a model without blocks
-    of_additions: it treats what a block adds to its input on its own, and so needs a block that `adds`
+    of_additions: it treats the addition of a block to its input separately, and so needs a block that `adds`
     per_visit: it has weights for each visit, so that the number of visits cannot change after training
     """
 
@@ -281,15 +281,15 @@ class Residual(nn.Module):
         return x
 
     def read(self, state: Any, visit: int) -> tuple[Tensor, Any]:
-        """Return what the block of a visit reads (B, N, D), and the state that `write` then gets."""
+        """Return the input (B, N, D) of the block of a visit, and the state for `write`."""
         raise AssertionError("abstract")
 
     def write(self, state: Any, visit: int, x: Tensor, output: Tensor) -> Any:
-        """Return the state after a visit. x: what the block read (B, N, D); output: what it returned (B, N, D)."""
+        """Return the state after a visit. x: the input of the block (B, N, D); output: of the block (B, N, D)"""
         raise AssertionError("abstract")
 
     def close(self, state: Any) -> Tensor:
-        """Return what the final norm reads (B, N, D)."""
+        """Return the input of the final norm (B, N, D)."""
         raise AssertionError("abstract")
 
 
@@ -308,7 +308,7 @@ class Head(nn.Module):
 
     @classmethod
     def ties(cls, options: ChoiceOptions) -> bool:
-        """Whether it shares the embedder's table under these options."""
+        """Return whether it shares the embedder's table under these options."""
         return False
 
     def tie(self, embedder: Embedder) -> None:
@@ -321,14 +321,14 @@ class Head(nn.Module):
         norm: Callable[[Context], nn.Module],
         position: Position,
     ) -> None:
-        """Build blocks of its own. Called once, after `tie`, where it `has_blocks`.
+        """Build blocks of its own. Called once, after `tie`, if it `has_blocks`.
 
         block, norm: factories, of the kind of the last layer; position: the scheme that acts there, and in them too
         """
 
 
 class Model(nn.Module):
-    """What an `Architecture` builds: forward(inputs, cache=None, record=None) -> (B, V) or (B, N, V).
+    """A model that an `Architecture` builds: forward(inputs, cache=None, record=None) -> (B, V) or (B, N, V).
 
     A model without these attributes trains and is evaluated; generation, extrapolation and inspection read them.
     """
@@ -346,10 +346,10 @@ class Model(nn.Module):
 
 @runtime_checkable
 class EncodesSource(Protocol):
-    """A model with an encoder: what it reads of a source is the `memory` of every later call."""
+    """A model with an encoder. The encoded source is the `memory` of every later call."""
 
     def encode(self, source: Tensor, source_lengths: Tensor | None = None) -> Memory:
-        """Return what the model reads of a source (`Batch.source`)."""
+        """Return the encoded source. source: as `Batch.source`"""
 
 
 def iter_blocks(model: nn.Module) -> Iterator[Block]:
@@ -363,7 +363,7 @@ def blocks_of_heads(model: nn.Module) -> list[Block]:
 
 
 def active_parameters(model: nn.Module) -> int:
-    """Return how many parameters of a model one token uses; shared ones count once."""
+    """Return the number of parameters of a model that one token uses; shared ones count once."""
     idle = 0
     inside: tuple[str, ...] = ()
     for path, module in model.named_modules():
@@ -377,9 +377,9 @@ def active_parameters(model: nn.Module) -> int:
 class HasAuxiliary(Protocol):
     """A module with a loss of its own beside the objective's, such as the commitment of a codebook.
 
-    auxiliary: what its forward in training adds to the loss of the batch, a scalar; None where it adds nothing. A
-        module in a block that may be visited more than once (`model.order`) adds to what is there. It is
-        logged as `train/auxiliary` and is no part of any other metric; its weight is an option of the module
+    auxiliary: the addition of its forward in training to the loss of the batch, a scalar; None if it adds nothing. A
+        module in a block that may be visited more than once (`model.order`) adds to the value of earlier visits. It
+        is logged as `train/auxiliary` and is no part of any other metric; its weight is an option of the module
     """
 
     auxiliary: Tensor | None
@@ -389,7 +389,7 @@ class HasAuxiliary(Protocol):
 class AfterStep(Protocol):
     """A module that training changes without a gradient, such as the shift that balances experts.
 
-    What it sets must be equal in all processes, and be in buffers, so that a run resumes exactly.
+    The values that it sets must be equal in all processes, and be in buffers, so that a run resumes exactly.
     """
 
     def after_step(self) -> None:
@@ -402,7 +402,7 @@ class AfterStep(Protocol):
 
 
 def auxiliary_loss(modules: Iterable[nn.Module]) -> Tensor | None:
-    """Return the sum of the modules' auxiliary losses, and forgets them; None where there are none."""
+    """Return the sum of the modules' auxiliary losses, and forget them; None if there are none."""
     total: Tensor | None = None
     for module in modules:
         if isinstance(module, HasAuxiliary) and module.auxiliary is not None:

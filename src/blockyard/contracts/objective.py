@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def source_as_input(batch: Batch) -> Batch:
     """Return the batch of a model that reads the source alone: the source as inputs, the inputs as target.
 
-    target: that of the data where it has one, or else the inputs, with what is padding ignored
+    target: of the data if it has one, or else the inputs, with padding ignored
     """
     if batch.source is None:
         raise ValueError("the model reads the source, and the batch has none")
@@ -54,9 +54,9 @@ def ignored(target: Target, dummy: Tensor) -> Target:
 
 @dataclass(frozen=True)
 class Distillation:
-    """A trained model whose predictions are targets of a loss too.
+    """A trained model with predictions that are targets of a loss too.
 
-    teacher: a run, or a model of a library; sha256: of its config and weights, None where they are not known yet
+    teacher: a run, or a model of a library; sha256: of its config and weights, None if they are not known yet
     temperature: of both models' predictions; weight: the share of the loss that compares them
     """
 
@@ -97,7 +97,7 @@ class Objective(ABC):
 
     @classmethod
     def needs_strict(cls, options: ChoiceOptions) -> bool:
-        """Whether, under these options, it predicts tokens at their own positions, which the model must not read."""
+        """Return whether, under these options, it predicts tokens at their own positions, unread by the model."""
         return False
 
     @abstractmethod
@@ -110,27 +110,27 @@ class Objective(ABC):
         return False
 
     def tokens(self, tokens: TokenSpec) -> TokenSpec:
-        """Return the tokens of the data's own sequence: the tokenizer's, and those that this objective adds.
+        """Return the tokens of the data's own sequence: the tokenizer's, and additional ones of this objective.
 
         Called again when the tokenizer has learned its vocabulary, and before any `prepare`.
         """
         return tokens
 
     def check_outputs(self, outputs: int) -> None:  # noqa: B027 - most objectives work with any
-        """Raise ValueError where the options do not fit the width of the head, which `outputs` gave."""
+        """Raise ValueError if the options do not fit the width of the head. outputs: from `Objective.outputs`"""
 
     def source_tokens(self, tokens: TokenSpec) -> TokenSpec:
-        """Return the tokens of a source that is all the model reads, as this objective changes them.
+        """Return the tokens of a source that is the model's only input, as this objective changes them.
 
-        Called like `tokens`, where `reads` is "source".
+        Called like `tokens`, if `reads` is "source".
         """
         return tokens
 
     def learn(self, train: Split) -> None:  # noqa: B027 - most objectives need nothing
-        """Learn what the targets are made of from the training split; deterministic. Called when it is loaded."""
+        """Learn the making of targets from the training split; deterministic. Called when the split is loaded."""
 
     def prepare(self, batch: Batch, key: int | None = None) -> Batch:
-        """Return the batch for the model and the loss. Whatever is random in it is a hash of (key, sample).
+        """Return the batch for the model and the loss. Everything random in it is a hash of (key, sample).
 
         Targets that do not count hold `Batch.ignore` (integers) or NaN (floats).
         key: in training a number that depends on (seed, epoch, step) alone, the same in every process
@@ -149,8 +149,8 @@ class Objective(ABC):
     def ready(self, batch: Batch, key: int | None = None) -> Batch:
         """Return the prepared batch, in which every target of a dummy sample (index -1) is ignored.
 
-        Training and evaluation call this, and objectives override `prepare`. Raises ValueError where a dummy has
-        a target that has no value for "ignored".
+        Training and evaluation call this, and objectives override `prepare`. Raises ValueError for a dummy with a
+        target that has no value for "ignored".
         """
         prepared = self.prepare(source_as_input(batch) if self.reads == "source" else batch, key)
         if batch.sample is None or prepared.target is None:
@@ -161,7 +161,7 @@ class Objective(ABC):
         return replace(prepared, target=ignored(prepared.target, dummy))
 
     def count(self, batch: Batch) -> int:
-        """Return the number of targets in a prepared batch that count, by which micro-batches are weighted."""
+        """Return the number of targets that count in a prepared batch, the weight of a micro-batch."""
         assert batch.target is not None
         return int(_counted(batch.target).sum())
 
@@ -170,24 +170,24 @@ class Objective(ABC):
         return _counted(target).any()
 
     def remarks(self, splits: Splits) -> Iterator[str]:
-        """Yield what the user should know about the splits before training, a sentence each; none by default.
+        """Yield remarks for the user on the splits before training, a sentence each; none by default.
 
-        Called when the model is built. Raises ValueError where nothing can be learned from them.
+        Called when the model is built. Raises ValueError if nothing can be learned from them.
         """
         return iter(())
 
     @abstractmethod
     def loss(self, prediction: Tensor, target: Any) -> Tensor:
-        """Return the mean loss, a scalar, in nats where it is a likelihood.
+        """Return the mean loss, a scalar, in nats for a likelihood.
 
-        prediction: (B, V) or (B, N, V); target: what `prepare` made `batch.target`: a tensor, or a named tuple of
-            tensors that only this objective reads
+        prediction: (B, V) or (B, N, V); target: `batch.target` from `prepare`: a tensor, or a named tuple of tensors
+            that only this objective reads
         """
 
     def distilled(self, loss: Tensor, prediction: Any, teacher: Tensor, target: Any) -> Tensor:
-        """Return the training loss where `distillation` names a teacher.
+        """Return the training loss beside a teacher, if `distillation` names one.
 
-        loss: what `loss` returned for (prediction, target); teacher: the teacher's prediction for the same batch
+        loss: of (prediction, target), from `loss`; teacher: the teacher's prediction for the same batch
         """
         raise NotImplementedError(f"{type(self).__name__} has no teacher")
 
@@ -201,7 +201,7 @@ class Objective(ABC):
     def baselines(self, split: Split, train: Split | None = None) -> Baselines:
         """Return rules and simple models, with the metrics that each reaches over `split`; none by default.
 
-        train: the training split; without it, those that have to be fitted on it are left out
+        train: the training split; without it, models that must be fitted on it are left out
         """
         return Baselines()
 
@@ -210,9 +210,9 @@ class Objective(ABC):
         """Return the validation metric that selects a checkpoint, and "min" or "max"."""
 
     def directions(self, split: Split | None = None) -> dict[str, str]:
-        """Return the better direction of each metric, "min" or "max", as its class declares `higher_is_better`.
+        """Return the better direction of each metric, "min" or "max", from its class' `higher_is_better`.
 
-        A metric that declares none is left out; the one of `best` is always there.
+        A metric that declares none is left out; the metric of `best` is always there.
         """
         declared = {name: metric.higher_is_better for name, metric in self.metrics(split).items()}
         directions = {name: "max" if better else "min" for name, better in declared.items() if better is not None}
@@ -221,19 +221,19 @@ class Objective(ABC):
 
 
 def _counted(target: Any) -> Tensor:
-    """Which targets count; of a named tuple its first tensor says it."""
+    """Return a bool for each target that counts; the first tensor of a named tuple decides."""
     return Batch.counted(target if isinstance(target, Tensor) else target[0])
 
 
 def any_split(**facts: Any) -> Any:
-    """Return a stand-in for a split with every fact on which metrics depend, to ask for their names; and `facts`."""
+    """Return a stand-in for a split, with `facts` and every fact on which metrics depend, to ask for their names."""
     lost = {"reconstruction_mse": 0.0, "reconstruction_lsd": 0.0}
     return SimpleNamespace(**{"bytes_per_token": 1.0, "units": ("dim", "code"), **lost, **facts})
 
 
 @runtime_checkable
 class Forecaster(Protocol):
-    """An objective whose models continue series."""
+    """An objective for models that continue series."""
 
     def forecast(self, model: nn.Module, history: Tensor, horizon: int) -> Tensor:
         """Return the steps (B, horizon, C) that follow a history (B, steps, C), both in the units of the inputs."""
@@ -241,15 +241,15 @@ class Forecaster(Protocol):
 
 @runtime_checkable
 class Transcriber(Protocol):
-    """An objective whose models write the text of a source in one forward pass, without a decoder."""
+    """An objective for models that write the text of a source in one forward pass, without a decoder."""
 
     def transcribe(self, prediction: Tensor, tokens: Tensor, beam: int | None = None) -> list[list[int]]:
-        """Return token ids. prediction: (B, N, V); tokens: (B,), those of each source; beam: of a search, or None."""
+        """Return token ids. prediction: (B, N, V); tokens: (B,), of each source; beam: of a search, or None"""
 
 
 @runtime_checkable
 class DrawsValues(Protocol):
-    """An objective whose models write images whose tokens are real values."""
+    """An objective for models that write images as tokens of real values."""
 
     def draw(self, prediction: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
         """Return the next token (V,) int64, drawn from the prediction of one token."""

@@ -1,7 +1,7 @@
 """Types of options with a range. `check` reads them from a constructor's signature.
 
-Every whole number has an upper bound. Those of resources lie where no model, data set or machine comes near, so that a
-typing error is refused before anything is allocated or started; `Because` says why they are where they are.
+Every whole number has an upper bound. Bounds of resources are far beyond any model, data set or machine, so that a
+typing error is refused before anything is allocated or started. `Because` gives the reason for a bound.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class PerCore:
     count: int
 
 
-# The options with which a choice would be built, by name: what it declares of itself may depend on them. What each is
-# says the signature of its class, which `check` has compared them with.
+# The options with which a choice would be built, by name: its declarations may depend on them. `check` has compared
+# them with the signature of the class.
 ChoiceOptions = Mapping[str, Any]
 
 LARGEST_COUNT = 10**9

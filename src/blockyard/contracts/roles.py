@@ -14,8 +14,8 @@ parameters all have it, with its role.
     vector     of one dimension, which is not summed over     gains, biases, filters of single channels
     fixed      of none                                        one number, a bias for each distance, a matrix over tokens
 
-A module of another library has no `roles`. Without any, tables of torch are inputs, recurrent layers hidden, one number
-is fixed and other parameters of one dimension are vectors. A parametrization with factors refuses everything else.
+A module of another library has no `roles`. Then tables of torch are inputs, recurrent layers hidden, one number is
+fixed, and other parameters of one dimension are vectors. A parametrization with factors refuses everything else.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROLES: tuple[Role, ...] = get_args(Role)
 
 
 def parameter_roles(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, Role | None]]:
-    """Return each parameter of a model with its name and role; None where nothing says which.
+    """Return each parameter of a model with its name and role; the role is None if nothing declares it.
 
     A parameter with several owners, such as a tied table, comes once for each of them.
     """

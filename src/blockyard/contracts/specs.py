@@ -1,4 +1,4 @@
-"""What is known before any weight: of data, of its tokens, of a model and its parametrization; problems of a config."""
+"""Facts before any weight: of data, of its tokens, of a model and its parametrization; and problems of a config."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataSpec:
-    """What a data module declares before any file is read.
+    """The facts that a data module declares before any file is read.
 
-    `shape` is that of one item: (channels, height, width) for an image, (tokens,) for text, where it counts the tokens
-    of a sample *after* tokenizing, (steps, channels) for a time series, (nodes, columns) for a graph, and (samples,)
-    for audio. `variable` says that items may be shorter than that, so that batches are padded on the right.
+    `shape` is the shape of one item: (channels, height, width) of an image, (tokens,) of a text, *after* tokenizing,
+    (steps, channels) of a time series, (nodes, columns) of a graph, and (samples,) of audio. `variable` says that items
+    may be shorter, so that batches are padded on the right.
     """
 
     modality: str  # "image", "text", "symbols", "views", "series", "graph", "audio"; a data module may have its own
@@ -55,29 +55,29 @@ def plural(modality: str) -> str:
 
 @dataclass(frozen=True)
 class TokenSpec:
-    """What a tokenizer makes of a `DataSpec`, known before any weight.
+    """The tokens that a tokenizer makes of a `DataSpec`, known before any weight.
 
-    grid: the layout of a full sequence of tokens: (7, 7) for patches, (64,) for text, () for a set, whose tokens
-        have no coordinates. Its length is the number of coordinate axes A
+    grid: the layout of a full sequence of tokens: (7, 7) for patches, (64,) for text, () for a set of tokens without
+        coordinates. Its length is the number of coordinate axes A
     variable: sequences may be shorter, and are padded
     shrink: how windows over the items of an input become tokens, a stage each: items of a window, from one window to
-        the next, and items added to the ends together; () where every item is a token
+        the next, and items added to the ends together; () if every item is a token
     vocabulary: the number of token ids; None for inputs that are not token ids
     predicted: the number of token ids that are predicted, the first of the vocabulary; None is all of them
     ahead: each token has the coordinates of the one that it predicts, which follows it; the first one is a start token
     raster: tokens on a grid follow each other row by row
-    codes: the number of codes in each column of an item, where a token is the sum of their vectors
-    pairs: the number of codes of each fact of a pair of tokens (`Seq.pairs`); None where pairs have no facts
+    codes: the number of codes in each column of an item, for tokens that are the sum of the codes' vectors
+    pairs: the number of codes of each fact of a pair of tokens (`Seq.pairs`); None if pairs have no facts
     count: the largest N without prefix tokens; None is the product of the sides of the grid
-    mask: the token id that hides others, where an objective added one
-    start, end: the token ids around the sequence that a decoder writes, where the data has a source
+    mask: the token id that hides others, if an objective added one
+    start, end: the token ids around the sequence that a decoder writes, for data with a source
     scaled: the vectors of tokens are multiplied by sqrt(D) as they enter the stream
-    rescaled: predictions are in the units of the inputs: heads put back what the embedder took out (`Seq.scale`)
+    rescaled: predictions are in the units of the inputs: heads undo the scaling of the embedder (`Seq.scale`)
     patch: the shape of the values of the input that belong to each token alone: (channels, side, side) of an image,
-        (steps, channels) of a series, whose last steps they are; None where tokens share values
-    padding: pixels added left, right, above and below an image before it is cut into patches; None where there are none
+        (steps, channels) of the last steps of a series; None if tokens share values
+    padding: pixels added left, right, above and below an image before it is cut into patches; None without any
     causal: no vector depends on the input of later tokens
-    hides: batches say which tokens are hidden (`Batch.hidden`), and the model has a learned vector in their place
+    hides: batches name hidden tokens (`Batch.hidden`), and the model has a learned vector in their place
     """
 
     grid: tuple[int, ...]
@@ -113,7 +113,7 @@ class TokenSpec:
         return len(self.grid)
 
     def tokens_of(self, lengths: Tensor) -> Tensor:
-        """Return the number of tokens (B,) of inputs of so many items (B,), as the stages of `shrink` make them."""
+        """Return the number of tokens (B,) of inputs of `lengths` items (B,), after the stages of `shrink`."""
         for window, stride, added in self.shrink:
             lengths = ((lengths + added - window) // stride + 1).clamp_min(0)
         return lengths
@@ -124,18 +124,18 @@ class TokenSpec:
         return math.prod(self.grid) if self.count is None else self.count
 
 
-# How the size of an update depends on the gradient: that of a coordinate does not (adam), it is the gradient's (sgd),
-# it is that of an orthogonal matrix (M, N), with Jordan's factor sqrt(max(1, M / N)) (muon), with sqrt(M / N) (dion),
-# or as large as Adam's (muon_rms).
+# How the size of an update depends on the gradient: not at all for a coordinate (adam), in proportion (sgd), or the
+# update is an orthogonal matrix (M, N) with Jordan's factor sqrt(max(1, M / N)) (muon), with sqrt(M / N) (dion), or as
+# large as Adam's (muon_rms).
 UpdateRule = Literal["adam", "sgd", "muon", "dion", "muon_rms"]
 InitShape = Literal["normal", "uniform"]
 Place = Literal["logits", "output", "scores", "branch", "embedding"]
 
 
 class Parametrization:
-    """Every factor is 1, and the model is what its options say.
+    """The factors of a model that depend on its size; here each is 1.
 
-    Subclasses override what depends on the size of the model. Each method gets the Context of the model.
+    Subclasses override the factors that depend on the size. Each method gets the Context of the model.
 
     scales: some factor depends on the size, so that every weight needs a role
     decides_function: the choice decides the function that a model computes from its weights
@@ -152,20 +152,20 @@ class Parametrization:
 
     @classmethod
     def scales_branches(cls, options: ChoiceOptions) -> bool:
-        """Whether what blocks add has a factor under these options; then blocks must add to the stream."""
+        """Return whether additions of blocks have a factor under these options; then blocks must add to the stream."""
         return False
 
     @classmethod
     def scales_scores(cls, options: ChoiceOptions) -> bool:
-        """Whether scores have a factor at every width under these options; then the token mixer must have scores."""
+        """Return whether scores always have a factor under these options; then the token mixer must have scores."""
         return False
 
     def width_ratio(self, ctx: Context) -> float:
-        """Return the width of the model over that of the base."""
+        """Return the width of the model over the width of the base."""
         return 1.0
 
     def head_ratio(self, ctx: Context) -> float:
-        """Return the width of a head over that of the base."""
+        """Return the width of a head over the width of the base's."""
         return 1.0
 
     def base_visits(self, ctx: Context) -> int:
@@ -173,14 +173,14 @@ class Parametrization:
         return ctx.visits
 
     def std(self, role: Role, ctx: Context) -> float:
-        """Return the factor on `ctx.init_std`, which is that of hidden weights, for weights of a role."""
+        """Return the factor for weights of a role on `ctx.init_std`, the standard deviation of hidden weights."""
         return 1.0
 
     def factor(self, place: Place, ctx: Context) -> float:
-        """Return the factor on what flows through a place.
+        """Return the factor on the activations at a place.
 
-        logits: what the last map of a head reads; output: what other maps of the role output read; scores: products of
-        queries and keys, beside 1 / sqrt(K); branch: what a block adds; embedding: the stream as it enters the blocks
+        logits: inputs of the last map of a head; output: inputs of other maps of the role output; scores: products of
+        queries and keys, beside 1 / sqrt(K); branch: the addition of a block; embedding: the stream before the blocks
         """
         return 1.0
 
@@ -189,7 +189,7 @@ class Parametrization:
         return 1.0
 
     def epsilon(self, role: Role, ctx: Context, *, in_block: bool) -> float:
-        """Return the factor on Adam's epsilon, which is that on gradients."""
+        """Return the factor on Adam's epsilon, equal to the factor on gradients."""
         return 1.0
 
 
@@ -198,46 +198,46 @@ PLAIN = Parametrization()
 
 @dataclass(frozen=True)
 class Context:
-    """What a module needs to know when it is built. Every module's constructor takes it first."""
+    """The facts of a model for the constructors of its modules. Every constructor takes it first."""
 
-    dim: int  # D; of an embedder whose positions have channels of their own, those that are left to it
+    dim: int  # D; of an embedder beside positions with separate channels, the other channels
     depth: int  # number of blocks
     heads: int  # H
     causal: bool  # whether tokens see earlier tokens only; stated here and nowhere else
     tokens: TokenSpec
     data: DataSpec
     outputs: int  # V
-    source: TokenSpec | None = None  # of the source, where its tokens are of another kind (`source_tokenizer`)
-    layer: int = 0  # which block, from 0
+    source: TokenSpec | None = None  # of the source, if its tokens are of another kind (`source_tokenizer`)
+    layer: int = 0  # the index of the block
     num_prefix: int = 0  # class and register tokens in front of the sequence
     init_std: float = 0.02  # standard deviation of initial weights that are hidden; see `input_std`
-    # A block's factor on the initial standard deviation of what carries content through a branch (values, hidden
-    # layers, outputs). None: outputs alone start smaller, by sqrt(branches depth).
+    # A block's factor on the initial standard deviation of the maps of a branch (values, hidden layers, outputs).
+    # None: outputs alone start smaller, by sqrt(branches depth).
     gain: float | None = None
-    zero_branches: bool = False  # what writes into the stream starts at zero
+    zero_branches: bool = False  # maps that write into the stream start at zero
     init_shape: InitShape = "normal"  # the distribution of weights that are drawn with a standard deviation
     branches: int = 2  # branches of a block that write into the stream: 3 with cross-attention
     peer: int | None = None  # visits of blocks in the other stack, in a model of an encoder and a decoder
     order: tuple[int, ...] | None = None  # the index of the block at each visit; None is each block once
-    # What earlier blocks give to this one, by name, and its shape without batch and tokens (`TokenMixer.gives`).
+    # The values that earlier blocks give to this one: name -> shape without batch and tokens (`TokenMixer.gives`).
     given: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
     parametrization: Parametrization = PLAIN  # how weights, rates and factors depend on the size of the model
-    stream: int | None = None  # the width of the stream, where that is not `dim`
+    stream: int | None = None  # the width of the stream, if it is not `dim`
     source_ties: bool = False  # though `causal`, the tokens of a source in front of the sequence see each other
 
     @property
     def sees_later(self) -> bool:
-        """Whether a token may see one that stands later on its axis."""
+        """Whether a token may see a later one on its axis."""
         return not self.causal or self.tokens.axes > 1 or self.source_ties
 
     @property
     def visits(self) -> int:
-        """How many blocks a token passes: `depth`, or more where blocks are visited more than once."""
+        """The number of blocks that a token passes: `depth`, or more if blocks are visited more than once."""
         return self.depth if self.order is None else len(self.order)
 
     @property
     def head_dim(self) -> int:
-        """K = D / H. Raises ValueError where it does not divide."""
+        """K = D / H. Raises ValueError if H does not divide D."""
         if self.dim % self.heads:
             divisors = [h for h in range(1, self.dim + 1) if self.dim % h == 0 and h <= 4 * self.heads]
             raise ValueError(
@@ -261,7 +261,7 @@ class Context:
 
     @property
     def token_scale(self) -> float:
-        """The factor on the vectors of tokens as they enter the stream: sqrt(D) of the base where they are scaled."""
+        """The factor on the vectors of tokens as they enter the stream: sqrt(D) of the base if they are scaled."""
         return (self.dim / self.width_ratio) ** 0.5 if self.tokens.scaled else 1.0
 
     @property
@@ -271,18 +271,18 @@ class Context:
 
     @property
     def width_ratio(self) -> float:
-        """The width of the model over that of the base of its parametrization; 1 where there is none."""
+        """The width of the model over the width of its parametrization's base; 1 without a base."""
         return self.parametrization.width_ratio(self)
 
     @property
     def head_ratio(self) -> float:
-        """The width K of a head over that of the base; 1 where there is none."""
+        """The width K of a head over the base's; 1 without a base."""
         return self.parametrization.head_ratio(self)
 
     def score_scale(self, width: int, *, grows: bool = True) -> float | None:
-        """Return the factor on scores of queries and keys of a width K; None is 1 / sqrt(K), as everywhere.
+        """Return the factor on scores of queries and keys of a width K; None is the usual 1 / sqrt(K).
 
-        grows: whether the width is that of a head; one that an option fixes does not grow with the model
+        grows: whether K is the width of a head; a width that an option fixes does not grow with the model
         """
         factor = self.parametrization.factor("scores", self)
         if not grows:
@@ -296,10 +296,10 @@ class Context:
 
 @dataclass
 class Issue:
-    """One problem of a config: its key, what is wrong, and what would work.
+    """One problem of a config: its key, a text, and overrides that would work.
 
     legal: overrides that would work, the nearest first
-    see: what shows more: a command
+    see: a command that shows more
     unknown: whether the key or the choice exists nowhere: a mistake of spelling, not a combination that cannot be
     """
 

@@ -1,4 +1,4 @@
-"""The parts of a data set, and what some of them offer besides their samples."""
+"""The parts of a data set, and further offers of some of them besides samples."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Split(Protocol):
 class Resizable(Protocol):
     """A split that can give longer sequences, for evaluation at lengths beyond training.
 
-    redrawn: False where sequences are parts of one text, which are joined, so that the same tokens are predicted
-        at every length; True where sequences follow a rule, and as many new ones are drawn at that length
+    redrawn: False if sequences are joined parts of one text, so that the same tokens are predicted at every length;
+        True if sequences follow a rule, and as many new ones are drawn at that length
     """
 
     redrawn: bool
@@ -39,7 +39,7 @@ class Resizable(Protocol):
     def at_length(self, count: int, factor: int) -> Split:
         """Return the first `count` sequences, or as many new ones, `factor` times as long.
 
-        count: at most the number of sequences, and a multiple of `factor` where they are joined
+        count: at most the number of sequences, and a multiple of `factor` if they are joined
         """
 
 
@@ -47,7 +47,7 @@ class Resizable(Protocol):
 class HasLengths(Protocol):
     """A split of samples of different lengths, so that training can put similar ones into a batch.
 
-    lengths: (n,) int64, items of each sample in storage order, those of its source included
+    lengths: (n,) int64, items of each sample in storage order, with the items of its source
     """
 
     lengths: Tensor
@@ -55,7 +55,7 @@ class HasLengths(Protocol):
 
 @runtime_checkable
 class HasDocuments(Protocol):
-    """A split of sequences that are cut out of texts, so that those of one text are not independent."""
+    """A split of sequences that are cut out of texts, so that sequences of one text are not independent."""
 
     def document_of(self, order: Tensor) -> Tensor:
         """Return the number of the text that each sample `order` (B,) is from, int64 (B,)."""
@@ -72,21 +72,21 @@ class KeyedOrder(Protocol):
 
 
 class StepOrder(Protocol):
-    """Which training samples the steps of a run take."""
+    """The training samples of each step of a run."""
 
     def __call__(self, step: int) -> Tensor:
         """Return the samples (b,) int64 of step number `step` of the run, each as turn * len(split) + index.
 
-        turn: how often its part was gone through before
+        turn: the number of earlier passes over its part
         """
 
     def drawn(self, steps: int) -> dict[str, int]:
-        """Return how many samples of each part the first `steps` steps take."""
+        """Return the number of samples of each part in the first `steps` steps."""
 
 
 @runtime_checkable
 class Mixed(Protocol):
-    """A split of several data sets, which says itself what a step of training takes.
+    """A split of several data sets, with its own choice of samples for each step of training.
 
     parts: by name, one after the other in the order of the samples. `batch` takes the numbers of a `StepOrder` too
     """
@@ -127,10 +127,10 @@ class TextPairs(Protocol):
 class ReadsOutputs(Protocol):
     """A split of sources and outputs that are no texts, such as images, with a judge that reads an output as a text.
 
-    The judge knows no model and learns from the training split alone. What it reads in what a model wrote is compared
-    with what is to be read there, as a written text is with its reference.
+    The judge knows no model and learns from the training split alone. Its reading of a model's output is compared with
+    a reference, like a written text.
 
-    pairs: (source, what is to be read in its output) of each sample, in storage order
+    pairs: (source, reference of the reading of its output) of each sample, in storage order
     """
 
     pairs: Sequence[tuple[str, str]]
@@ -139,18 +139,18 @@ class ReadsOutputs(Protocol):
         """Return the true outputs of the samples `order` (B,), each as the tokenizer decodes one."""
 
     def coded(self, order: Tensor) -> list[Tensor]:
-        """Return the same outputs after the tokenizer, so what a model without an error writes."""
+        """Return the same outputs after the tokenizer: the outputs of a model without an error."""
 
     def read(self, outputs: Sequence[Tensor]) -> list[str]:
-        """Return what the judge reads in each output."""
+        """Return the judge's reading of each output."""
 
     def score(self, readings: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Return scores of readings besides exact match, over all together; of those new by name, more is better."""
+        """Return scores of readings besides exact match, over all together; more is better for new names."""
 
 
 @runtime_checkable
 class HasTexts(Protocol):
-    """Data whose samples are texts that can be read as they were before they became tokens."""
+    """Data of texts that can still be read as they were before they became tokens."""
 
     def test_texts(self, samples: Sequence[int], tokenizer: TextTokenizer) -> list[str]:
         """Return the texts of some samples of the loaded test split, as far as their tokens go."""
@@ -158,10 +158,10 @@ class HasTexts(Protocol):
 
 @runtime_checkable
 class SourceFiles(Protocol):
-    """Data whose source can be read from a file of the user's, such as an image that is to be described."""
+    """Data with sources that can be read from a user's file, such as an image that is to be described."""
 
     def read_source(self, path: str) -> Tensor:
-        """Return one source, a batch of one as in `Batch.source`. Raises UserError for a file that is none."""
+        """Return one source, a batch of one as in `Batch.source`. Raises UserError for a file that is no source."""
 
 
 @runtime_checkable
@@ -169,12 +169,12 @@ class AsksForPart(Protocol):
     """A split of questions about images, some of which are about one part of the image."""
 
     def region(self, order: Tensor) -> Tensor:
-        """Return the pixels that each of the samples `order` (B,) asks for, (B, height, width) bool; none for some."""
+        """Return the pixels that each of the samples `order` (B,) asks for, (B, height, width) bool."""
 
 
 @runtime_checkable
 class Standardized(Protocol):
-    """A split whose real-valued targets are standardized by the training split: (values - mean) / std.
+    """A split with real-valued targets, standardized by the training split: (values - mean) / std.
 
     mean, std: shapes that broadcast to `DataSpec.values`, in the units of the data
     """

@@ -19,10 +19,10 @@ TokenizerState = dict[str, Any]  # plain JSON, under names that only the tokeniz
 
 
 class Tokenizer(ABC):
-    """How raw items become tokens. Names its `modality`; text tokenizers also encode and decode.
+    """Turns raw items into tokens. Names its `modality`; text tokenizers also encode and decode.
 
-    run_seed: the seed of the run that the tokenizer is built for, for one whose `fit` draws at random and whose
-        options say that its draws follow the run
+    run_seed: the seed of the run that the tokenizer is built for; `fit` draws at random from it, if the options say
+        that draws follow the run
     """
 
     modality: ClassVar[str]
@@ -48,14 +48,14 @@ class Tokenizer(ABC):
         """Return the module that turns inputs into vectors."""
 
     def resolved(self, data: DataSpec) -> dict[str, Any]:
-        """Return the values of its options that are `auto`, which follow from the data; none by default.
+        """Return the values of its `auto` options, which follow from the data; none by default.
 
         A config records them when it is composed.
         """
         return {}
 
     def remarks(self, data: DataSpec) -> Iterator[str]:
-        """Yield what the user should know about its options with this data, a sentence each; none by default.
+        """Yield remarks for the user on its options with this data, a sentence each; none by default.
 
         `check` prints them, and a run does before training.
         """
@@ -66,17 +66,17 @@ class Tokenizer(ABC):
         return None
 
     def state(self) -> TokenizerState:
-        """Return what `fit` learned, as plain JSON; saved with the run."""
+        """Return the state that `fit` learned, as plain JSON; saved with the run."""
         return {}
 
     def load_state(self, state: TokenizerState) -> None:  # noqa: B027
-        """Restore what `state` returned."""
+        """Restore a result of `state`."""
 
 
 class TextTokenizer(Tokenizer):
     """A tokenizer of strings.
 
-    learns: whether `fit` learns the vocabulary; what the token ids stand for is then unknown before
+    learns: whether `fit` learns the vocabulary; the meaning of token ids is then unknown before
     """
 
     modality = "text"
@@ -95,11 +95,11 @@ class TextTokenizer(Tokenizer):
         """Return the text of token ids; the inverse of `encode` for known characters."""
 
     def pieces(self, text: str) -> list[str] | None:
-        """Return the part of `text` that each token stands for, known or not; None where tokens are no such parts."""
+        """Return the part of `text` of each token, known or not; None if tokens are no parts of the text."""
         return None
 
     def to_tokenizers(self) -> tokenizers.Tokenizer | None:
-        """Return a new tokenizer of Hugging Face's `tokenizers` with equal ids and texts; None where it has none."""
+        """Return a new tokenizer of Hugging Face's `tokenizers` with equal ids and texts; None if there is none."""
         return None
 
     def token_name(self, token_id: int) -> str | None:
@@ -113,13 +113,13 @@ class TextTokenizer(Tokenizer):
 class CodeTokenizer(Tokenizer):
     """A tokenizer that turns images or sounds into tokens that a decoder can generate, and back.
 
-    A sequence is a start token and then the N tokens of an item of data. What it learns, it learns from items of the
-    training split. Where the data has a source, `spec` names the id of the start token (`TokenSpec.start`), and that
-    of an end token where items are of different lengths: a decoder writes up to it, or all N tokens.
+    A sequence is a start token and then the N tokens of an item of data. It learns from items of the training split
+    alone. For data with a source, `spec` names the id of the start token (`TokenSpec.start`), and of an end token if
+    items are of different lengths: a decoder writes up to it, or all N tokens.
 
     A token is an id, or several levels: `item` is its shape, () or (V,).
 
-    unit: what one number stands for, in names of metrics: "dim", a value of a pixel, or "code", a whole patch
+    unit: the meaning of one number, in names of metrics: "dim", a value of a pixel, or "code", a whole patch
     codes: token ids of an item of data, from 0; those of start tokens follow. Known from `spec` on
     """
 
@@ -137,7 +137,7 @@ class CodeTokenizer(Tokenizer):
 
     @abstractmethod
     def decode(self, token_ids: Tensor) -> Tensor:
-        """Return the data (B, ...) of tokens (B, N, *item), which `encode` turns into them again."""
+        """Return the data (B, ...) of tokens (B, N, *item), the inverse of `encode`."""
 
     @abstractmethod
     def start(self, classes: Tensor) -> Tensor:
@@ -167,7 +167,7 @@ class ImageTokenizer(CodeTokenizer):
 
     @abstractmethod
     def decode(self, token_ids: Tensor) -> Tensor:
-        """Return images (B, C, height, width) uint8 of tokens (B, N, *item), which `encode` turns into them again."""
+        """Return images (B, C, height, width) uint8 of tokens (B, N, *item), the inverse of `encode`."""
 
 
 class SoundTokenizer(CodeTokenizer):
@@ -198,11 +198,11 @@ class SoundTokenizer(CodeTokenizer):
 
     @abstractmethod
     def distance(self, first: Tensor, second: Tensor) -> float:
-        """Return how far two sounds (T,) int16 are from each other, in decibels of their spectra."""
+        """Return the distance of two sounds (T,) int16, in decibels of their spectra."""
 
 
 class GraphTokenizer(Tokenizer):
-    """A tokenizer of graphs, whose nodes and edges have columns of whole numbers. Code 0 stands for unseen values."""
+    """A tokenizer of graphs with columns of whole numbers for nodes and edges. Code 0 stands for unseen values."""
 
     modality = "graph"
     axes = 0

@@ -46,31 +46,6 @@ from blockyard.data.splits.row_splits import log, split_rows, together
 from blockyard.data.splits.split import Fraction, check_fractions, with_values
 from blockyard.errors import UserError
 
-# Which rows of an array each split has: those that the file names, or drawn ones, equal rows together.
-
-
-def split_array(
-    path: Path, values: np.ndarray, target: Tensor, name: str, fractions: tuple[float, float], seed: int
-) -> list[Tensor]:
-    """Return the indices of the rows of each split. Raises UserError for a class without a training row.
-
-    target: (n,) int64 classes, or zeros; name: of the targets
-    """
-    assigned = None
-    if path.suffix == ".npz" and SPLIT in names_of(path):
-        splits = read_array(path, SPLIT, "split").astype(str)
-        unknown = np.array([split_number(split) is None for split in splits], dtype=bool)
-        refuse_rows(path, SPLIT, f"none of {SPLIT_NAMES}", unknown)
-        assigned = [SPLIT_NUMBERS[split.lower()] for split in splits]
-    keys = [blake2b(row.tobytes(), digest_size=16).digest() for row in values]
-    units, repeated = together(keys)
-    if repeated:
-        log.warning("%s: %d of %d rows repeat an earlier one", path, repeated, len(keys))
-    parts = split_rows(path, target, assigned, fractions, seed, units)
-    untrained = ~np.isin(target.numpy(), target[parts[0]].numpy())
-    refuse_rows(path, name, "no training row has this class", untrained)
-    return parts
-
 
 @dataclass(kw_only=True, eq=False)
 class Arrays(AugmentOptions, LoadedData):
@@ -228,6 +203,29 @@ class Arrays(AugmentOptions, LoadedData):
     @property
     def _path(self) -> Path:
         return Path(self.path).expanduser()
+
+
+def split_array(
+    path: Path, values: np.ndarray, target: Tensor, name: str, fractions: tuple[float, float], seed: int
+) -> list[Tensor]:
+    """Return the indices of the rows of each split. Raises UserError for a class without a training row.
+
+    target: (n,) int64 classes, or zeros; name: of the targets
+    """
+    assigned = None
+    if path.suffix == ".npz" and SPLIT in names_of(path):
+        splits = read_array(path, SPLIT, "split").astype(str)
+        unknown = np.array([split_number(split) is None for split in splits], dtype=bool)
+        refuse_rows(path, SPLIT, f"none of {SPLIT_NAMES}", unknown)
+        assigned = [SPLIT_NUMBERS[split.lower()] for split in splits]
+    keys = [blake2b(row.tobytes(), digest_size=16).digest() for row in values]
+    units, repeated = together(keys)
+    if repeated:
+        log.warning("%s: %d of %d rows repeat an earlier one", path, repeated, len(keys))
+    parts = split_rows(path, target, assigned, fractions, seed, units)
+    untrained = ~np.isin(target.numpy(), target[parts[0]].numpy())
+    refuse_rows(path, name, "no training row has this class", untrained)
+    return parts
 
 
 def _named_classes(path: Path, name: str, target: np.ndarray) -> np.ndarray:

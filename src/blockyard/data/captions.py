@@ -38,98 +38,8 @@ from blockyard.data.splits.row_splits import split_rows
 from blockyard.data.splits.split import Fraction, check_fractions
 from blockyard.errors import UserError
 
-# The captions of a folder's metadata.jsonl, and the images that they belong to, as files or in archives beside it.
-
 METADATA = "metadata.jsonl"
 NAME = "file_name"
-
-
-@dataclass(frozen=True)
-class Captioned:
-    """A folder's images and captions, in the order of the file. assigned: the split of each, or None."""
-
-    folder: Path
-    names: list[str]
-    texts: list[str]
-    assigned: list[int] | None
-
-
-def read_captions(folder: Path, text: str) -> Captioned:
-    """Read the captions in the column `text`. Raises UserError naming every line that is none, by its problem."""
-    path = folder / METADATA
-    has_split = SPLIT in column_names(path)
-    columns = {"data.path": NAME, "data.text": text, **({"the split of an image": SPLIT} if has_split else {})}
-    table = read_table(path, columns)
-    members = _members(folder)
-    texts = table[text]
-    there = partial(_is_there, folder, members)
-    names = table[NAME].map(lambda name: spelled(name, there) or name, na_action="ignore")
-    problems = {
-        f"no {NAME}": lines_where(names.isna()),
-        f"an empty {text}": lines_where(texts.isna() | (texts.str.strip() == "")),
-        "its image is named in an earlier line": lines_where(names.notna() & names.duplicated()),
-        "its image is neither in the folder nor in a .zip beside it": lines_where(
-            names.notna() & ~names.map(there, na_action="ignore").eq(True)
-        ),
-    }
-    if has_split:
-        assigned = table[SPLIT].map(split_number, na_action="ignore")
-        problems[f"its {SPLIT} is none of {SPLIT_NAMES}"] = lines_where(assigned.isna())
-    check_rows(path, problems)
-    splits = assigned.astype(int).tolist() if has_split else None
-    return Captioned(folder, names.tolist(), texts.str.strip().tolist(), splits)
-
-
-def read_images(captioned: Captioned, *, channels: int, size: int) -> Tensor:
-    """Decode all images: uint8 (n, channels, size, size). Raises UserError naming all that are none."""
-    images, problems = [], []
-    for name, stream in _streams(captioned.folder, captioned.names):
-        try:
-            images.append(decode_image(stream, name, channels=channels, size=size))
-        except UserError as error:
-            problems.append(str(error))
-    if problems:
-        more = f"; and {len(problems) - 10} more" if len(problems) > 10 else ""
-        raise UserError(f"{captioned.folder}: {'; '.join(problems[:10])}{more}")
-    return torch.stack(images)
-
-
-def _streams(folder: Path, names: Sequence[str]) -> Iterator[tuple[str, BinaryIO]]:
-    members = _members(folder)
-    with ExitStack() as stack:
-        opened: dict[Path, zipfile.ZipFile] = {}
-        for name in names:
-            if name not in members:
-                with (folder / name).open("rb") as file:
-                    yield name, file
-                continue
-            archive = members[name]
-            if archive not in opened:
-                opened[archive] = stack.enter_context(zipfile.ZipFile(archive))
-            with opened[archive].open(name) as member:
-                yield name, cast(BinaryIO, member)
-
-
-def _members(folder: Path) -> dict[str, Path]:
-    """Return the archive of each image that is in one. Raises UserError for an archive that cannot be read."""
-    members: dict[str, Path] = {}
-    for archive in sorted(folder.glob("*.zip")):
-        try:
-            with zipfile.ZipFile(archive) as opened:
-                members |= dict.fromkeys((name for name in opened.namelist() if not name.endswith("/")), archive)
-        except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError) as error:
-            raise UserError(f"{archive} cannot be read as an archive ({error}); repair or remove it") from error
-    return members
-
-
-def _is_there(folder: Path, members: dict[str, Path], name: str) -> bool:
-    """Return whether a name is that of an image in an archive, or of a file below the folder."""
-    if name in members:
-        return True
-    inside = not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts and "\0" not in name
-    return inside and (folder / name).is_file()
-
-
 log = logging.getLogger("blockyard")
 
 
@@ -204,3 +114,93 @@ class Captions(LoadedData):
     @property
     def _folder(self) -> Path:
         return Path(os.path.expanduser(self.path))
+
+
+@dataclass(frozen=True)
+class Captioned:
+    """Images of a folder with their captions, in the order of the file. assigned: the split of each, or None."""
+
+    folder: Path
+    names: list[str]
+    texts: list[str]
+    assigned: list[int] | None
+
+
+def read_captions(folder: Path, text: str) -> Captioned:
+    """Read the captions in the column `text`. Raises UserError naming every bad line, by its problem."""
+    path = folder / METADATA
+    has_split = SPLIT in column_names(path)
+    columns = {"data.path": NAME, "data.text": text}
+    if has_split:
+        columns["the split of an image"] = SPLIT
+    table = read_table(path, columns)
+    members = _members(folder)
+    texts = table[text]
+    there = partial(_is_there, folder, members)
+    names = table[NAME].map(lambda name: spelled(name, there) or name, na_action="ignore")
+    problems = {
+        f"no {NAME}": lines_where(names.isna()),
+        f"an empty {text}": lines_where(texts.isna() | (texts.str.strip() == "")),
+        "its image is named in an earlier line": lines_where(names.notna() & names.duplicated()),
+        "its image is neither in the folder nor in a .zip beside it": lines_where(
+            names.notna() & ~names.map(there, na_action="ignore").eq(True)
+        ),
+    }
+    if has_split:
+        assigned = table[SPLIT].map(split_number, na_action="ignore")
+        problems[f"its {SPLIT} is none of {SPLIT_NAMES}"] = lines_where(assigned.isna())
+    check_rows(path, problems)
+    splits = assigned.astype(int).tolist() if has_split else None
+    return Captioned(folder, names.tolist(), texts.str.strip().tolist(), splits)
+
+
+def read_images(captioned: Captioned, *, channels: int, size: int) -> Tensor:
+    """Decode all images to uint8 (n, channels, size, size). Raises UserError naming all files that cannot be read."""
+    images, problems = [], []
+    for name, stream in _streams(captioned.folder, captioned.names):
+        try:
+            images.append(decode_image(stream, name, channels=channels, size=size))
+        except UserError as error:
+            problems.append(str(error))
+    if problems:
+        more = f"; and {len(problems) - 10} more" if len(problems) > 10 else ""
+        raise UserError(f"{captioned.folder}: {'; '.join(problems[:10])}{more}")
+    return torch.stack(images)
+
+
+def _streams(folder: Path, names: Sequence[str]) -> Iterator[tuple[str, BinaryIO]]:
+    members = _members(folder)
+    with ExitStack() as stack:
+        opened: dict[Path, zipfile.ZipFile] = {}
+        for name in names:
+            if name not in members:
+                with (folder / name).open("rb") as file:
+                    yield name, file
+                continue
+            archive = members[name]
+            if archive not in opened:
+                opened[archive] = stack.enter_context(zipfile.ZipFile(archive))
+            with opened[archive].open(name) as member:
+                yield name, cast(BinaryIO, member)
+
+
+def _members(folder: Path) -> dict[str, Path]:
+    """Return the archive of each archived image. Raises UserError for an archive that cannot be read."""
+    members: dict[str, Path] = {}
+    for archive in sorted(folder.glob("*.zip")):
+        try:
+            with zipfile.ZipFile(archive) as opened:
+                for name in opened.namelist():
+                    if not name.endswith("/"):  # a folder
+                        members[name] = archive
+        except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError) as error:
+            raise UserError(f"{archive} cannot be read as an archive ({error}); repair or remove it") from error
+    return members
+
+
+def _is_there(folder: Path, members: dict[str, Path], name: str) -> bool:
+    """Return whether a name is that of an image in an archive, or of a file below the folder."""
+    if name in members:
+        return True
+    inside = not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts and "\0" not in name
+    return inside and (folder / name).is_file()

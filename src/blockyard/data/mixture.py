@@ -55,17 +55,6 @@ _OWN = {"slices", "class_names", "variable", "resizable"}  # facts in which part
 _SIZES = ("batch_size", "eval_batch_size")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SharesAt:
-    """The weights of all parts at one point of a run.
-
-    at: a share of the run, from 0 to 1; weights: by part, in any unit
-    """
-
-    at: Annotated[float, Ge(0), Le(1)]
-    weights: dict[str, NonNegative]
-
-
 class Mixture(DataModule):
     """The training samples of several data sets in one stream; their validation and test splits, one after the other.
 
@@ -121,22 +110,25 @@ class Mixture(DataModule):
 
     @cached_property
     def spec(self) -> DataSpec:
-        """What a sample is in all parts. Raises ValueError for a part that cannot be mixed, or that differs."""
+        """The specification of a sample in all parts. Raises ValueError for a part that cannot be mixed, or differs."""
         specs = {name: self._of(name, lambda data: data.spec) for name in self.members}
         for name, spec in specs.items():
-            if problem := _problem(spec):
+            problem = _problem(spec)
+            if problem:
                 raise ValueError(f"data.parts: {name} {problem}")
+        shared = [field.name for field in fields(DataSpec) if field.name not in _OWN]
         first, *others = specs
         for other in others:
-            for fact in (each.name for each in fields(DataSpec) if each.name not in _OWN):
+            for fact in shared:
                 a, b = getattr(specs[first], fact), getattr(specs[other], fact)
                 if a != b:
                     raise ValueError(
                         f"data.parts: samples of all parts must be alike, and {fact} is {a} in {first} and {b} in "
                         f"{other}; set options of data.members.{first} or data.members.{other}"
                     )
-        named = {spec.class_names for spec in specs.values()}
-        if len(different := [names for names in named if names]) > 1:
+        class_names = {spec.class_names for spec in specs.values()}
+        different = [names for names in class_names if names]
+        if len(different) > 1:
             listed = "; ".join(sorted(fold(list(names)) for names in different))
             raise ValueError(
                 f"data.parts: the classes of parts differ: {listed}; parts need the same ones in one order"
@@ -145,15 +137,16 @@ class Mixture(DataModule):
             specs[first],
             slices=tuple(specs),
             mixed=True,
-            class_names=named.pop() if len(named) == 1 else (),
+            class_names=class_names.pop() if len(class_names) == 1 else (),
             variable=any(spec.variable for spec in specs.values()),
             resizable=all(spec.resizable for spec in specs.values()),
         )
 
     def missing(self) -> str | None:
-        """Return what the first incomplete part lacks, or None."""
+        """Return the message of the first incomplete part, or None."""
         for name, data in self.members.items():
-            if text := data.missing():
+            text = data.missing()
+            if text:
                 return f"{name}: {_with_keys(text, name, data)}"
         return None
 
@@ -172,7 +165,7 @@ class Mixture(DataModule):
         return names.pop() if len(names) == 1 else None
 
     def limits(self) -> tuple[str, ...]:
-        """Return what is not promised of a part, and the slices of its own that are not reported."""
+        """Return the limits of the parts, and the parts with slices that are not reported."""
         texts = [f"{name}: {text}" for name, data in self.members.items() for text in data.limits()]
         sliced = [name for name, data in self.members.items() if data.spec.slices]
         if sliced:
@@ -209,7 +202,7 @@ class Mixture(DataModule):
         return self._fingerprint
 
     def _curve(self, counts: Mapping[str, int]) -> WeightCurve:
-        """The weights over a run. counts: training samples of each part."""
+        """Return the weights over a run. counts: training samples of each part."""
         if self.schedule:
             points = tuple(point.at for point in self.schedule)
             return WeightCurve(points, tuple(self._in_order(point.weights) for point in self.schedule))
@@ -223,8 +216,9 @@ class Mixture(DataModule):
         """Fit a tokenizer on the texts that each part would fit one on."""
         texts: list[str] = []
 
-        def collect(own: Iterable[str]) -> None:
-            texts.extend(own)
+        # A part gives its texts to a tokenizer alone, when it fits one: nothing needs to be encoded for that.
+        def collect(part_texts: Iterable[str]) -> None:
+            texts.extend(part_texts)
             raise _CollectedError
 
         for name in self.members:
@@ -237,7 +231,7 @@ class Mixture(DataModule):
         tokenizer.fit(texts)
 
     def _of(self, name: str, call: Callable[[DataModule], Value]) -> Value:
-        """What a call gives for a part. Errors name its options as this config has them."""
+        """Return the result of a call for a part. Errors name its options as this config has them."""
         data = self.members[name]
         try:
             return call(data)
@@ -247,18 +241,29 @@ class Mixture(DataModule):
             raise ValueError(f"{name}: {_with_keys(str(error), name, data)}") from error
 
 
+@dataclass(frozen=True, kw_only=True)
+class SharesAt:
+    """The weights of all parts at one point of a run.
+
+    at: a share of the run, from 0 to 1; weights: by part, in any unit
+    """
+
+    at: Annotated[float, Ge(0), Le(1)]
+    weights: dict[str, NonNegative]
+
+
 class _CollectedError(Exception):
     """A part has given the texts that it would fit a tokenizer on, and need not be read further."""
 
 
 def _with_keys(text: str, name: str, data: DataModule) -> str:
-    """A message of a part with the keys of its options: data.path=FILE becomes data.members.NAME.path=FILE."""
+    """Return a message of a part with the keys of its options: data.path=FILE is data.members.NAME.path=FILE."""
     names = "|".join(inspect.signature(type(data)).parameters)
     return re.sub(rf"(?<![\w/.-])data\.({names})\b", rf"data.members.{name}.\1", text)
 
 
 def _checked(parts: list[str], members: Mapping[str, DataModule]) -> dict[str, DataModule]:
-    """The data sets in the order of the parts. Raises ValueError where an entry has no effect, or none is there."""
+    """Return the data sets in the order of the parts. Raises ValueError for an unknown part, and an unused entry."""
     if len(parts) < 2 or len(set(parts)) < len(parts):
         raise ValueError(
             f"data.parts={parts}: expected two or more different names; the same data set twice has names of its own: "
@@ -267,21 +272,23 @@ def _checked(parts: list[str], members: Mapping[str, DataModule]) -> dict[str, D
     missing = [name for name in parts if name not in members]
     if missing:
         raise ValueError(f"data.parts: {', '.join(missing)} is neither a data set nor one of data.members")
-    if unused := [name for name in members if name not in parts]:
+    unused = [name for name in members if name not in parts]
+    if unused:
         raise ValueError(f"data.members.{unused[0]} is not in data.parts=[{','.join(parts)}]; add it, or remove it")
     for name in parts:
         data = members[name]
         if isinstance(data, Mixture):
             raise ValueError(f"data.parts: {name} is a mixture itself; list its parts instead")
         for size in _SIZES:
-            default, own = inspect.signature(type(data)).parameters.get(size), getattr(data, size, None)
-            if default is not None and own != default.default:
-                raise ValueError(f"data.members.{name}.{size}={own} has no effect: data.{size} is that of all parts")
+            option = inspect.signature(type(data)).parameters.get(size)
+            value = getattr(data, size, None)
+            if option is not None and value != option.default:
+                raise ValueError(f"data.members.{name}.{size}={value} has no effect: data.{size} is that of all parts")
     return {name: members[name] for name in parts}
 
 
 def _problem(spec: DataSpec) -> str | None:
-    """Why a data set cannot be part of a mixture, or None."""
+    """Return why a data set cannot be part of a mixture, or None."""
     if spec.modality not in _MODALITIES:
         return f"has {spec.things}; data=mixture mixes texts, symbols and images"
     if spec.source is not None or spec.joined:

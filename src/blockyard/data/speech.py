@@ -37,15 +37,6 @@ Rate = Annotated[int, Ge(1_000), Le(192_000), Because("no recorder takes more sa
 Seconds = Annotated[float, Gt(0), Le(3_600), Because("attention over an hour compares billions of pairs of tokens")]
 
 
-class Row(NamedTuple):
-    """A row of the table. where: the line, or the name of a text; split: 0 train, 1 validation, 2 test, or None."""
-
-    where: str
-    path: str
-    text: str
-    split: int | None
-
-
 @dataclass(kw_only=True, eq=False)
 class Speech(RecordingData):
     """Recordings in memory, read once.
@@ -91,12 +82,12 @@ class Speech(RecordingData):
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Those of the options."""
+        """The largest number of samples of a recording, and of tokens of a text with its end, by the options."""
         return max(int(self.max_seconds * self.sample_rate), 1), self.context
 
     @property
     def samples_a_second(self) -> int:
-        """That of the options."""
+        """The sample rate, by the options."""
         return self.sample_rate
 
     def missing(self) -> str | None:
@@ -106,16 +97,18 @@ class Speech(RecordingData):
         return f"no file {self._path.absolute()}; set data.path=FILE.tsv, a row per recording with its path and text"
 
     def recordings(self) -> list[list[Recording]]:
-        """Read every file. Raises UserError naming each that cannot be used, with its line and the reason."""
+        """Read every file. Raises UserError naming each file that cannot be used, with its line and the reason."""
         rows = list(self._read_rows())
         files = self._files(rows)
-        problems, read, long = [], [], 0
+        problems: list[str] = []
+        recordings: list[Recording] = []
+        assigned: list[int | None] = []
+        long = 0
         for row in rows:
             try:
                 if not row.text:
-                    raise BadSoundError(
-                        f"has no {self.text}" + (" with a letter" if self.normalize == "letters" else "")
-                    )
+                    with_letters = " with a letter" if self.normalize == "letters" else ""
+                    raise BadSoundError(f"has no {self.text}{with_letters}")
                 content = files.content(row.path)
                 samples = decode(content, PurePosixPath(row.path).suffix, self.sample_rate, resample=self.resample)
             except BadSoundError as error:
@@ -123,30 +116,40 @@ class Speech(RecordingData):
                 continue
             if len(samples) > self.sizes[0]:
                 long += 1
-            else:
-                read.append((row, samples))
+                continue
+            recordings.append(Recording(row.path, samples, row.text))
+            assigned.append(row.split)
         if problems:
             more = f"; and {len(problems) - SHOWN:,} more" if len(problems) > SHOWN else ""
             raise UserError(f"{self.path}: {'; '.join(problems[:SHOWN])}{more}")
         if long:
             log.warning("%d of %d recordings are left out: longer than %g s", long, len(rows), self.max_seconds)
-        assigned = None if any(row.split is None for row, _ in read) else [int(row.split or 0) for row, _ in read]
-        fractions = (self.validation_fraction, self.test_fraction)
-        parts = split_rows(self._path, torch.zeros(len(read)).long(), assigned, fractions, self.split_seed)
-        warn_of_duplicates(self.path, [[read[i][0].path for i in part.tolist()] for part in parts], "recordings")
-        splits = [[Recording(read[i][0].path, read[i][1], read[i][0].text) for i in part.tolist()] for part in parts]
-        self._fingerprint = sha256(
-            part for split in splits for name, samples, text in split for part in (name, text, samples)
+        named = [number for number in assigned if number is not None]
+        parts = split_rows(
+            self._path,
+            torch.zeros(len(recordings), dtype=torch.int64),
+            named if len(named) == len(assigned) else None,
+            (self.validation_fraction, self.test_fraction),
+            self.split_seed,
         )
+        splits = [[recordings[i] for i in part.tolist()] for part in parts]
+        warn_of_duplicates(self.path, [[recording.name for recording in split] for split in splits], "recordings")
+        contents: list[str | torch.Tensor] = []
+        for split in splits:
+            for name, samples, text in split:
+                contents += [name, text, samples]
+        self._fingerprint = sha256(contents)
         return splits
 
     def _read_rows(self) -> Iterator[Row]:
-        """Return the rows of the table, or the sounds of a folder that have a text."""
+        """Yield the rows of the table, or the sounds of a folder with their texts."""
         if kind_of(self._path) is None:
             yield from self._beside()
             return
         has_split = self.split != "split" or self.split in column_names(self._path)
-        columns = {"data.file": self.file, "data.text": self.text} | ({"data.split": self.split} if has_split else {})
+        columns = {"data.file": self.file, "data.text": self.text}
+        if has_split:
+            columns["data.split"] = self.split
         table = read_table(self._path, columns)
         problems = {f"no {self.file}": lines_where(table[self.file].isna() | (table[self.file] == ""))}
         if has_split:
@@ -172,7 +175,7 @@ class Speech(RecordingData):
             yield Row(text, name, self._normalized(content), None)
 
     def _files(self, rows: list[Row]) -> SoundFiles:
-        """Where the sounds lie."""
+        """Return the folder or archive of the sounds."""
         if kind_of(self._path) is None:
             return SoundFiles(self._path)
         if self.root is not None:
@@ -182,9 +185,12 @@ class Speech(RecordingData):
             return SoundFiles(root)
         folder = SoundFiles(self._path.parent)
         if rows and not folder.has(rows[0].path):
-            for archive in sorted(self._path.parent.glob("*.zip")):
-                if zipfile.is_zipfile(archive) and (inside := SoundFiles(archive)).has(rows[0].path):
-                    return inside
+            for path in sorted(self._path.parent.glob("*.zip")):
+                if not zipfile.is_zipfile(path):
+                    continue
+                archive = SoundFiles(path)
+                if archive.has(rows[0].path):
+                    return archive
         return folder
 
     def _normalized(self, text: str) -> str:
@@ -199,3 +205,12 @@ class Speech(RecordingData):
     @property
     def _path(self) -> Path:
         return Path(self.path).expanduser()
+
+
+class Row(NamedTuple):
+    """A row of the table. where: the line, or the name of a text; split: 0 train, 1 validation, 2 test, or None."""
+
+    where: str
+    path: str
+    text: str
+    split: int | None

@@ -67,7 +67,6 @@ from blockyard.data.splits.split import Fraction, Sliced, check_fractions, with_
 from blockyard.errors import UserError
 
 log = logging.getLogger("blockyard")
-
 MOST_CLASSES = 1000
 _NAMES = ("data.label", "data.group", "data.slices")  # whose columns hold names
 _UNLABELLED = ("-1", "-1.0", -1)  # labels of a row without one, in data sets of classes with numbers
@@ -164,7 +163,7 @@ class Table(AugmentOptions, LoadedData):
 
     @property
     def spec(self) -> DataSpec:
-        """What a row is; without the file, the number of classes is not known."""
+        """The specification of a row; without the file, the number of classes is not known."""
         kind = self.kind
         if kind.writes:
             return kind.spec()
@@ -251,9 +250,11 @@ class Table(AugmentOptions, LoadedData):
             columns["data.label"] = self.label_column
         if self.split != SPLIT or SPLIT in self.names:
             columns["data.split"] = self.split
-        return columns | {
-            f"data.{key}": name for key in ("group", "slices") if (name := getattr(self, key)) is not None
-        }
+        if self.group is not None:
+            columns["data.group"] = self.group
+        if self.slices is not None:
+            columns["data.slices"] = self.slices
+        return columns
 
     def read(self, columns: dict[str, str], kinds: Kinds) -> TableRows:
         """Read the columns of all files, as `read_rows` does."""
@@ -269,15 +270,14 @@ class Table(AugmentOptions, LoadedData):
         rows = self.read(named_columns, dict.fromkeys((*self.target, *self.labels), "number") | kind.cell_types())
         if "data.split" in named_columns and not kind.writes:
             rows = self._without_unlabelled(rows)
-        needed = [
-            name
-            for key, name in named_columns.items()
-            if not key.startswith(("data.columns", "data.target", "data.label["))
-        ]
-        problems = {f"no {name}": rows.blank(name) for name in needed}
+        problems = {}
+        for key, name in named_columns.items():
+            # Of several columns of numbers, a row may lack some.
+            if not key.startswith(("data.columns", "data.target", "data.label[")):
+                problems[f"no {name}"] = rows.blank(name)
         if self.target:
-            gone = np.isnan(rows.numbers(self.target))
-            problems[f"no {' nor '.join(self.target)}, which is the target"] = gone.all(1)
+            missing = np.isnan(rows.numbers(self.target))
+            problems[f"no {' nor '.join(self.target)}, which is the target"] = missing.all(1)
         if self.labels:
             values = rows.numbers(self.labels)
             problems[f"no {' nor '.join(self.labels)}, which are the labels"] = np.isnan(values).all(1)
@@ -294,11 +294,12 @@ class Table(AugmentOptions, LoadedData):
         return rows
 
     def _without_unlabelled(self, rows: TableRows) -> TableRows:
-        """Return the rows without the splits none of whose rows has a label, and log these.
+        """Return the rows without splits that have no label at all, and log these splits.
 
         A label is missing, or -1 where no training row has it, as in the test splits of GLUE.
         """
-        if predicted := self.labels or self.target:
+        predicted = self.labels or self.target
+        if predicted:
             values = rows.numbers(predicted)
             missing = np.isnan(values).all(1)
             negative = (values == -1).all(1)
@@ -310,11 +311,11 @@ class Table(AugmentOptions, LoadedData):
         unlabelled = missing if negative[training].any() else missing | negative
         kept = np.ones(len(rows), dtype=bool)
         for name in dict.fromkeys(splits[~training & ~rows.blank(self.split)].tolist()):
-            own = splits == name
-            if unlabelled[own].all():
-                count = int(own.sum())
+            in_split = splits == name
+            if unlabelled[in_split].all():
+                count = int(in_split.sum())
                 log.warning("%s: the %d rows of the split %s have no label and are left out", self.path, count, name)
-                kept &= ~own
+                kept &= ~in_split
         return rows if kept.all() else rows.select(kept)
 
     def _check_labels(self, rows: TableRows) -> None:
@@ -331,7 +332,7 @@ class Table(AugmentOptions, LoadedData):
         warn_of_names(self.path, dict(sorted(counts.items())))
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Read and encode the splits; fit a tokenizer of texts on those of training unless its state was loaded.
+        """Read and encode the splits; fit a tokenizer of texts on the training texts unless its state was loaded.
 
         Raises UserError for a class without a training row, and for a group that the file puts in several splits. Warns
         of rows that several splits share.
@@ -347,13 +348,15 @@ class Table(AugmentOptions, LoadedData):
             splits = Splits(*(Sliced(split, slices[part]) for split, part in zip(splits, parts, strict=True)))
         if values is not None:
             fingerprint = sha256([fingerprint, *(values[part] for part in parts)])
-        self._fingerprint, self._test_rows = fingerprint, parts[2]
-        forget()  # what was kept is in this module
+        self._fingerprint = fingerprint
+        self._test_rows = parts[2]
+        forget()  # this module holds the rows, and nobody else needs them again
         return splits
 
     def _assigned(self) -> AssignedRows:
         """Draw or read the splits, and check them."""
-        rows, kind, classes, predicted = self.rows, self.kind, self.class_names, self.labels or self.target
+        rows, kind, classes = self.rows, self.kind, self.class_names
+        predicted = self.labels or self.target
         keys = kind.keys(rows)
         target = torch.zeros(len(rows), dtype=torch.int64)
         if classes:
@@ -393,17 +396,19 @@ class Table(AugmentOptions, LoadedData):
     def _check_trained(self, rows: TableRows, target: Tensor, train: Tensor) -> None:
         """Raise UserError naming the rows of classes that no training row has."""
         trained = np.isin(target.numpy(), target[train].numpy())
-        rows.refuse(
-            {
-                f"no training row has the {self.label_column} {name!r}": (target == number).numpy() & ~trained
-                for number, name in enumerate(self.class_names)
-            }
-        )
+        problems = {}
+        for number, name in enumerate(self.class_names):
+            mask = (target == number).numpy() & ~trained
+            problems[f"no training row has the {self.label_column} {name!r}"] = mask
+        rows.refuse(problems)
 
     def _refuse_crossing(self, rows: TableRows, groups: Sequence[str], named: Sequence[int]) -> None:
         """Raise UserError naming the rows of groups that the file puts in more than one split."""
         first: dict[str, int] = {}
-        crossing = {group for group, part in zip(groups, named, strict=True) if first.setdefault(group, part) != part}
+        crossing = set()
+        for group, part in zip(groups, named, strict=True):
+            if first.setdefault(group, part) != part:
+                crossing.add(group)
         mask = np.array([group in crossing for group in groups])
         some = ", ".join(sorted(crossing)[:5])
         rows.refuse({f"{len(crossing)} of the {self.group} are in several splits, such as {some}": mask})
@@ -430,5 +435,7 @@ def _indices(rows: TableRows, column: str, names: Sequence[str]) -> Tensor:
 
 
 def _as_text(cell: Any) -> str:
-    """A cell as a name; a column that is a feature too is read as numbers, and 1.0 is called 1."""
-    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
+    """Return a cell as a name. A column that is a feature too is read as numbers, and 1.0 is called 1."""
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    return str(cell)

@@ -21,9 +21,10 @@ import os
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -43,12 +44,8 @@ from blockyard.data.splits.tagged import Cutter, Pieces, TaggedSplit
 from blockyard.errors import UserError, fold
 
 log = logging.getLogger("blockyard")
-
 MOST_TAGS = 1000
 _PARTS = {**SPLIT_NUMBERS, "testa": 1, "testb": 2}  # in the names of files
-
-# -- generated sentences ----------------------------------------------------------------------------------
-
 COUNT = 1500
 INVENTED = 3  # every third name
 FIRST = "Ada Ben Clara David Emma Felix Grace Hugo Ida June Karl May Nora Otto Paula Ruth Simon Tessa Victoria Will"
@@ -63,7 +60,7 @@ NAMES = (
 ONSETS, VOWELS, ENDS = "b br c d dr f g gr h k l m n p r s st t tr v z", "a e i o u ai ea ou", "n r l s th nd ck m x"
 MONTHS = "January March April May June August October December"
 DAYS = "Monday Tuesday Thursday Friday Sunday"
-CHOICES = {  # what a word of a sentence in capitals stands for, besides spans
+CHOICES = {  # the words that a word in capitals of a sentence stands for, besides spans
     "THING": "sheep chairs letters tickets apples bricks lamps coats pianos boats",
     "KIND": "quiet rich old strange cheerful proud busy modest famous grey young lively",
     "HUMAN": (
@@ -105,8 +102,176 @@ SENTENCES = (
     "The streets of LOC were empty when PER came back .",
     "An engineer at ORG wrote to PER in DATE .",
 )
-
 Words = list[tuple[str, str]]  # words with their tags
+
+
+@dataclass(kw_only=True, eq=False)
+class TaggedText(LoadedData):
+    """Sentences in memory, encoded word by word.
+
+    Options:
+        path: a file with a word and its tag in each line, plain or .gz, or a folder of such files, one a split; null
+            generates sentences with names and dates, which need no file
+        token: the column of the words, from 1; null is the first, in a .conllu file the second
+        tag: the column of the tags, from 1; null is the last, in a .conllu file the fourth, the parts of speech
+        comments: leave lines out that begin with # before the first word of a sentence
+        context: tokens of a sentence that a model reads; further words are neither read nor counted
+        validation_fraction: share of all sentences that is the validation split, where no file is one
+        test_fraction: share of all sentences that is the test split, likewise
+        split_seed: seed of the generated sentences and of the drawn splits; independent of the run's seed, so that all
+            seeds share them
+        batch_size: sentences in a training step, over all processes
+        eval_batch_size: sentences in a validation or test step, over all processes
+    """
+
+    path: Text | None = None
+    token: Count | None = None
+    tag: Count | None = None
+    comments: bool = True
+    context: Length = 128
+    validation_fraction: Fraction = 0.1
+    test_fraction: Fraction = 0.2
+    split_seed: Seed = 0
+    batch_size: BatchSize = 32
+    eval_batch_size: BatchSize = 256
+    _test: TaggedSplit | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_fractions(self.validation_fraction, self.test_fraction)
+        if self.token is not None and self.token == self.tag:
+            raise ValueError(f"data.token={self.token} and data.tag={self.tag} are one column; name two different ones")
+        if self.path is None and (self.token or self.tag or not self.comments):
+            raise ValueError("data.token, data.tag and data.comments are about files; set data.path, or leave them out")
+
+    @property
+    def spec(self) -> DataSpec:
+        """Sentences of different lengths; without the file, the number of tags is not known."""
+        names = self.names if self.missing() is None else ()
+        return DataSpec(
+            "text", (self.context,), variable=True, target="tags", classes=len(names) or None, class_names=names
+        )
+
+    def missing(self) -> str | None:
+        """Return a message that names the missing file and the remedy, or None."""
+        if self.path is None or self._path.is_file():
+            return None
+        if not self._path.is_dir():
+            return f"nothing at {self._path.absolute()}; set data.path=FILE, or null for generated sentences"
+        absent = [name for name, files in zip(Splits._fields, self._by_split(), strict=True) if not files]
+        if not absent:
+            return None
+        return (
+            f"{self._path.absolute()} has no file of the {fold(absent)} split; the names of a folder's files have "
+            f"train, dev and test in them, and end in one of {', '.join(SUFFIXES)}, .txt or .tsv, also with .gz"
+        )
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The tags of all splits, sorted, O before all others. Raises UserError as `read_conll` does."""
+        names = set(_tag_counts(chain(*self.parts)))
+        if len(names) < 2 or len(names) > MOST_TAGS:
+            raise UserError(
+                f"{self.path}: {len(names)} different tags; expected 2 to {MOST_TAGS}. data.tag names their column"
+            )
+        return tuple(sorted(names, key=lambda name: (name != OUTSIDE, name)))
+
+    @cached_property
+    def parts(self) -> list[list[Sentence]]:
+        """The sentences by split, or all in one list where the splits are to be drawn."""
+        return read_once(self, "parts", self._files(), self._read)
+
+    def load(self, tokenizer: Tokenizer) -> Splits:
+        """Read and encode the sentences; fit the tokenizer on the training ones unless its state was loaded."""
+        if not isinstance(tokenizer, TextTokenizer):
+            raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
+        names = self.names
+        splits = self.kept_of(self._splits())
+        contents: list[str] = []
+        for split in splits:
+            contents.append(str(len(split)))
+            contents += ["\n".join((*sentence.forms, *sentence.tags)) for sentence in split]
+        self._fingerprint = sha256(contents)
+        if not tokenizer.state():
+            tokenizer.fit(" ".join(sentence.forms) for sentence in splits[0])
+        counts = _tag_counts(splits[0])
+        new = sorted(_tag_counts(chain(*splits[1:])).keys() - counts.keys())
+        if new:
+            log.warning("%s: no word of the training split has the tag %s, which others have", self.path, fold(new))
+        tag_counts = torch.tensor([counts[name] for name in names])
+        cut = Cutter(tokenizer, self.context)
+        parts = [self._split(sentences, cut, tag_counts) for sentences in splits]
+        warn_of_cut([pieces.whole for part in parts for pieces in part.pieces], self.context, "sentences")
+        self._test = parts[2]
+        forget()  # this module holds the sentences, and nobody else needs them again
+        return Splits(*parts)
+
+    def test_texts(self, samples: Sequence[int], tokenizer: TextTokenizer) -> list[str]:
+        """Return the words of each sentence that a model reads, with blanks between."""
+        assert self._test is not None, "test_texts() is valid after load()"
+        return [" ".join(self._test.read_forms(sample)) for sample in samples]
+
+    def _split(self, sentences: list[Sentence], cut: Cutter, tag_counts: Tensor) -> TaggedSplit:
+        source = self.path or "the sentences"
+        pieces: list[Pieces] = []
+        for sentence in sentences:
+            pieces.append(cut(sentence.forms, f"{source}, line {min(sentence.lines, default=0)}"))
+        return TaggedSplit(sentences, pieces, self.names, tag_counts)
+
+    def _splits(self) -> list[list[Sentence]]:
+        """Return the sentences of the training, validation and test split."""
+        if len(self.parts) > 1:
+            forms = [[sentence.forms for sentence in part] for part in self.parts]
+            warn_of_duplicates(self._path, forms, "sentences")
+            return self.parts
+        sentences = self.parts[0]
+        units, repeated = together([sentence.forms for sentence in sentences])
+        if repeated and self.path is not None:
+            log.warning(
+                "%s: %d of %d sentences repeat an earlier one; they stay in its split",
+                *(self.path, repeated, len(sentences)),
+            )
+        drawn = split_rows(
+            self.path or "the sentences",
+            torch.zeros(len(sentences), dtype=torch.int64),
+            None,
+            (self.validation_fraction, self.test_fraction),
+            self.split_seed,
+            units,
+        )
+        return [[sentences[i] for i in split.tolist()] for split in drawn]
+
+    def _read(self) -> list[list[Sentence]]:
+        if self.path is None:
+            return [_generated(self.split_seed)]
+        by_split = [[self._path]] if self._path.is_file() else self._by_split()
+        sentences = {}
+        for file in chain(*by_split):
+            sentences[file] = read_conll(file, self.token, self.tag, comments=self.comments)
+        refuse_mixed_tags(sentences)
+        warn_of_names(self._path, dict(_tag_counts(chain(*sentences.values()))))
+        return [[sentence for file in files for sentence in sentences[file]] for files in by_split]
+
+    def _files(self) -> list[Path]:
+        if self.path is None:
+            return []
+        if self._path.is_file():
+            return [self._path]
+        return list(chain(*self._by_split()))
+
+    def _by_split(self) -> list[list[Path]]:
+        """Return the files of each split of a folder, by their names."""
+        by_split: list[list[Path]] = [[], [], []]
+        files = (file for file in self._path.iterdir() if file.is_file() and _is_text(file.name))
+        for file in data_files(self._path, files):
+            parts = [part for part in re.split(r"[\W_\d]+", file.name.lower()) if part in _PARTS]
+            if parts:
+                by_split[_PARTS[parts[0]]].append(file)
+        return by_split
+
+    @property
+    def _path(self) -> Path:
+        assert self.path is not None
+        return Path(os.path.expanduser(self.path))
 
 
 class _Writer:
@@ -179,177 +344,15 @@ def _generated(seed: int) -> list[Sentence]:
     return [writer.sentence() for _ in range(COUNT)]
 
 
-# -- the data set -----------------------------------------------------------------------------------------
-
-
-@dataclass(kw_only=True, eq=False)
-class TaggedText(LoadedData):
-    """Sentences in memory, encoded word by word.
-
-    Options:
-        path: a file with a word and its tag in each line, plain or .gz, or a folder of such files, one a split; null
-            generates sentences with names and dates, which need no file
-        token: the column of the words, from 1; null is the first, in a .conllu file the second
-        tag: the column of the tags, from 1; null is the last, in a .conllu file the fourth, the parts of speech
-        comments: leave lines out that begin with # before the first word of a sentence
-        context: tokens of a sentence that a model reads; further words are neither read nor counted
-        validation_fraction: share of all sentences that is the validation split, where no file is one
-        test_fraction: share of all sentences that is the test split, likewise
-        split_seed: seed of the generated sentences and of the drawn splits; independent of the run's seed, so that all
-            seeds share them
-        batch_size: sentences in a training step, over all processes
-        eval_batch_size: sentences in a validation or test step, over all processes
-    """
-
-    path: Text | None = None
-    token: Count | None = None
-    tag: Count | None = None
-    comments: bool = True
-    context: Length = 128
-    validation_fraction: Fraction = 0.1
-    test_fraction: Fraction = 0.2
-    split_seed: Seed = 0
-    batch_size: BatchSize = 32
-    eval_batch_size: BatchSize = 256
-    _test: TaggedSplit | None = field(default=None, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        check_fractions(self.validation_fraction, self.test_fraction)
-        if self.token is not None and self.token == self.tag:
-            raise ValueError(f"data.token={self.token} and data.tag={self.tag} are one column; name two different ones")
-        if self.path is None and (self.token or self.tag or not self.comments):
-            raise ValueError("data.token, data.tag and data.comments are about files; set data.path, or leave them out")
-
-    @property
-    def spec(self) -> DataSpec:
-        """Sentences of different lengths; without the file, the number of tags is not known."""
-        names = self.names if self.missing() is None else ()
-        return DataSpec(
-            "text", (self.context,), variable=True, target="tags", classes=len(names) or None, class_names=names
-        )
-
-    def missing(self) -> str | None:
-        """Return a message that names the missing file and the remedy, or None."""
-        if self.path is None or self._path.is_file():
-            return None
-        if not self._path.is_dir():
-            return f"nothing at {self._path.absolute()}; set data.path=FILE, or null for generated sentences"
-        absent = [name for name, files in zip(Splits._fields, self._by_split(), strict=True) if not files]
-        if not absent:
-            return None
-        return (
-            f"{self._path.absolute()} has no file of the {fold(absent)} split; the names of a folder's files have "
-            f"train, dev and test in them, and end in one of {', '.join(SUFFIXES)}, .txt or .tsv, also with .gz"
-        )
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """The tags of all splits, sorted, O before all others. Raises UserError as `read_conll` does."""
-        names = sorted({tag for part in self.parts for each in part for tag in each.tags})
-        if len(names) < 2 or len(names) > MOST_TAGS:
-            raise UserError(
-                f"{self.path}: {len(names)} different tags; expected 2 to {MOST_TAGS}. data.tag names their column"
-            )
-        return tuple(sorted(names, key=lambda name: (name != OUTSIDE, name)))
-
-    @cached_property
-    def parts(self) -> list[list[Sentence]]:
-        """The sentences by split, or all in one list where the splits are to be drawn."""
-        return read_once(self, "parts", self._files(), self._read)
-
-    def load(self, tokenizer: Tokenizer) -> Splits:
-        """Read and encode the sentences; fit the tokenizer on those of training unless its state was loaded."""
-        if not isinstance(tokenizer, TextTokenizer):
-            raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
-        names = self.names
-        splits = self.kept_of(self._splits())
-        self._fingerprint = sha256(
-            text
-            for split in splits
-            for text in (str(len(split)), *("\n".join((*each.forms, *each.tags)) for each in split))
-        )
-        if not tokenizer.state():
-            tokenizer.fit(" ".join(each.forms) for each in splits[0])
-        counts = Counter(tag for each in splits[0] for tag in each.tags)
-        self._warn_of_new_tags(splits, counts)
-        tag_counts = torch.tensor([counts[name] for name in names])
-        cut = Cutter(tokenizer, self.context)
-        parts = [self._split(own, cut, tag_counts) for own in splits]
-        warn_of_cut([each.whole for part in parts for each in part.pieces], self.context, "sentences")
-        self._test = parts[2]
-        forget()  # what was kept is in this module
-        return Splits(*parts)
-
-    def test_texts(self, samples: Sequence[int], tokenizer: TextTokenizer) -> list[str]:
-        """Return the words of each sentence that a model reads, with blanks between."""
-        assert self._test is not None, "test_texts() is valid after load()"
-        return [" ".join(self._test.read_forms(sample)) for sample in samples]
-
-    def _split(self, sentences: list[Sentence], cut: Cutter, tag_counts: Tensor) -> TaggedSplit:
-        source = self.path or "the sentences"
-        pieces: list[Pieces] = [cut(each.forms, f"{source}, line {min(each.lines, default=0)}") for each in sentences]
-        return TaggedSplit(sentences, pieces, self.names, tag_counts)
-
-    def _warn_of_new_tags(self, splits: list[list[Sentence]], counts: Counter[str]) -> None:
-        new = sorted({tag for split in splits[1:] for each in split for tag in each.tags} - counts.keys())
-        if new:
-            log.warning("%s: no word of the training split has the tag %s, which others have", self.path, fold(new))
-
-    def _splits(self) -> list[list[Sentence]]:
-        """Return the sentences of the training, validation and test split."""
-        if len(self.parts) > 1:
-            warn_of_duplicates(self._path, [[each.forms for each in part] for part in self.parts], "sentences")
-            return self.parts
-        sentences = self.parts[0]
-        units, repeated = together([each.forms for each in sentences])
-        if repeated and self.path is not None:
-            log.warning(
-                "%s: %d of %d sentences repeat an earlier one; they stay in its split",
-                *(self.path, repeated, len(sentences)),
-            )
-        drawn = split_rows(
-            self.path or "the sentences",
-            torch.zeros(len(sentences), dtype=torch.int64),
-            None,
-            (self.validation_fraction, self.test_fraction),
-            self.split_seed,
-            units,
-        )
-        return [[sentences[i] for i in split.tolist()] for split in drawn]
-
-    def _read(self) -> list[list[Sentence]]:
-        if self.path is None:
-            return [_generated(self.split_seed)]
-        by_split = [[self._path]] if self._path.is_file() else self._by_split()
-        read = {
-            file: read_conll(file, self.token, self.tag, comments=self.comments) for files in by_split for file in files
-        }
-        refuse_mixed_tags(read)
-        warn_of_names(self._path, dict(Counter(tag for own in read.values() for each in own for tag in each.tags)))
-        return [[each for file in files for each in read[file]] for files in by_split]
-
-    def _files(self) -> list[Path]:
-        if self.path is None:
-            return []
-        return [self._path] if self._path.is_file() else [file for files in self._by_split() for file in files]
-
-    def _by_split(self) -> list[list[Path]]:
-        """The files of each split of a folder, by their names."""
-        by_split: list[list[Path]] = [[], [], []]
-        files = (file for file in self._path.iterdir() if file.is_file() and _is_text(file.name))
-        for file in data_files(self._path, files):
-            parts = [part for part in re.split(r"[\W_\d]+", file.name.lower()) if part in _PARTS]
-            if parts:
-                by_split[_PARTS[parts[0]]].append(file)
-        return by_split
-
-    @property
-    def _path(self) -> Path:
-        assert self.path is not None
-        return Path(os.path.expanduser(self.path))
+def _tag_counts(sentences: Iterable[Sentence]) -> Counter[str]:
+    """Return the number of words with each tag."""
+    counts: Counter[str] = Counter()
+    for sentence in sentences:
+        counts.update(sentence.tags)
+    return counts
 
 
 def _is_text(name: str) -> bool:
-    """Whether a file of a folder may be one with a word in each line."""
+    """Return whether a file of a folder may have a word in each line, by its name."""
     plain = name.lower().removesuffix(".gz")
     return is_conll(name) or plain.endswith((".txt", ".tsv")) or plain.rpartition(".")[2] in _PARTS

@@ -55,77 +55,7 @@ from blockyard.data.splits.split import Fraction, check_fractions
 from blockyard.data.splits.token_stream import TokenStream, TokenWindows
 from blockyard.errors import UserError
 
-# Whether a tokenizer is the one with which shards of token ids were written.
-
 _OF_MODEL = ("scale",)  # options of a tokenizer that its token ids do not depend on
-
-
-def describe(tokenizer: TextTokenizer) -> TokenizerRecord:
-    """Return what a manifest records of a tokenizer: its class, and the options that its token ids depend on."""
-    declared: tuple[Field[Any], ...] = fields(tokenizer) if is_dataclass(tokenizer) else ()
-    names = [field.name for field in declared if field.init]
-    cls = type(tokenizer)
-    options = {name: getattr(tokenizer, name) for name in names if name not in _OF_MODEL}
-    return {"target": f"{cls.__module__}.{cls.__qualname__}", "options": options}
-
-
-def check_tokenizer(tokenizer: TextTokenizer, sources: Sequence[TokenSource]) -> None:
-    """Give the tokenizer what the one of the shards learned. Raises UserError where it is another one.
-
-    A tokenizer that only passes ids through (`reads_ids`) fits all shards.
-    """
-    if tokenizer.reads_ids:
-        return
-    for source in sources:
-        if not source.manifest:
-            if tokenizer.learns and not tokenizer.state():
-                raise UserError(
-                    f"{source.path} has no manifest that says what its token ids stand for, and this tokenizer would "
-                    "learn its own; use tokenizer=ids data.vocabulary=N, or write shards with `blockyard tokenize`"
-                )
-            continue
-        written, own = source.manifest["tokenizer"], describe(tokenizer)
-        if written.get("target") != own["target"] or written.get("options") != own["options"]:
-            raise UserError(
-                f"{source.path} was written with {_named(written)}, this config has {_named(own)}; use the same "
-                "tokenizer, or tokenizer=ids to read the ids alone"
-            )
-        state = _state(source)
-        if tokenizer.state() and tokenizer.state() != state:
-            raise UserError(
-                f"the vocabulary of {source.path} is not that of the other sources, or of the run; write all "
-                "sources with one tokenizer"
-            )
-        tokenizer.load_state(state)
-
-
-def _state(source: TokenSource) -> dict[str, Any]:
-    file = source.path / TOKENIZER
-    try:
-        state = read_json(file)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file} cannot be read: {error}") from error
-    if not isinstance(state, dict) or sha256([_text(state)]) != source.manifest["tokenizer"].get("sha256"):
-        raise UserError(f"{file} is not the one that the shards were written with; write them again")
-    return state
-
-
-def state_hash(tokenizer: TextTokenizer) -> str:
-    """Return the SHA-256 of what a tokenizer learned."""
-    return sha256([_text(tokenizer.state())])
-
-
-def _text(state: dict[str, Any]) -> str:
-    return json.dumps(state, sort_keys=True)
-
-
-def _named(record: TokenizerRecord) -> str:
-    """Return a tokenizer as overrides."""
-    name = str(record.get("target", "?")).split(".")[-2:][0]
-    options = record.get("options") or {}
-    return " ".join([f"tokenizer={name}", *(f"tokenizer.{key}={value}" for key, value in options.items())])
-
-
 TokenId = Annotated[int, Ge(0), Le(2**32 - 1)]
 
 
@@ -172,7 +102,7 @@ class Tokens(LoadedData):
 
     @property
     def spec(self) -> DataSpec:
-        """Sequences of `context` tokens. Of the files at most the manifest is read."""
+        """Sequences of `context` tokens. At most the manifest is read."""
         return DataSpec(
             "text",
             (self.context,),
@@ -193,7 +123,7 @@ class Tokens(LoadedData):
         return None
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Open the shards. Raises UserError for those that do not fit each other, the tokenizer or the options."""
+        """Open the shards. Raises UserError for shards that do not fit each other, the tokenizer or the options."""
         if not isinstance(tokenizer, TextTokenizer):
             raise ValueError(f"token ids of texts need a text tokenizer, not {type(tokenizer).__name__}")
         sources = [read_source(path, self.dtype) for path in self._paths]
@@ -209,7 +139,7 @@ class Tokens(LoadedData):
         return Splits(*(self._first(number, split) for number, split in enumerate(splits)))
 
     def _first(self, number: int, split: TokenWindows) -> TokenWindows:
-        """As many sequences of a split as the options keep, from its beginning."""
+        """Return as many sequences of a split as the options keep, from its beginning."""
         size = self.size_of(number, len(split))
         if size == len(split):
             return split
@@ -221,24 +151,28 @@ class Tokens(LoadedData):
     def _split(self, name: str, sources: list[TokenSource], vocabulary: int) -> TokenWindows:
         streams = [self._stream(name, source, vocabulary) for source in sources]
         sizes = [source.bytes_of_text(name) for source in sources]
-        num_bytes = sum(size for size in sizes if size is not None) if None not in sizes else None
+        known = [size for size in sizes if size is not None]
         return TokenWindows(
             streams,
             self.context,
-            bytes_per_token=None if num_bytes is None else num_bytes / sum(map(len, streams)),
+            bytes_per_token=sum(known) / sum(map(len, streams)) if len(known) == len(sizes) else None,
             separator=self.separator,
             weights=self.weights if name == "train" else None,
             sliced=len(sources) > 1,
         )
 
     def _stream(self, name: str, source: TokenSource, vocabulary: int) -> TokenStream:
-        """Return the ids of a split of one source: those of its files, or a range of the training ids."""
+        """Return the ids of a split of one source: the ids of its files, or a range of the training ids."""
         shards = source.shards.get(name, source.shards["train"])
         count = total(shards)
         validation = 0.0 if "validation" in source.shards else self.validation_fraction
         test = 0.0 if "test" in source.shards else self.test_fraction
-        bounds = {"train": (0.0, 1 - (validation + test)), "test": (1 - (validation + test), 1 - validation)}
-        start, stop = bounds.get(name, (1 - validation, 1.0)) if shards is source.shards["train"] else (0.0, 1.0)
+        start, stop = 0.0, 1.0
+        if shards is source.shards["train"]:
+            # The training ids come first, then the test ids, then the validation ids.
+            bounds = (0.0, 1 - (validation + test), 1 - validation, 1.0)
+            place = ("train", "test", "validation").index(name)
+            start, stop = bounds[place], bounds[place + 1]
         stream = TokenStream(shards, int(count * start), int(count * stop), vocabulary)
         if len(stream) <= self.context:
             raise UserError(
@@ -259,6 +193,78 @@ class Tokens(LoadedData):
 
     @property
     def _names(self) -> tuple[str, ...]:
-        """A name for each source: that of its file or folder where no other has it, else its path."""
+        """A name for each source: the name of its file or folder where no other has it, else its path."""
         stems = [path.stem if path.suffix else path.name for path in self._paths]
-        return tuple(n if stems.count(n) == 1 else str(p) for n, p in zip(stems, self._paths, strict=True))
+        names = []
+        for path, stem in zip(self._paths, stems, strict=True):
+            names.append(stem if stems.count(stem) == 1 else str(path))
+        return tuple(names)
+
+
+def describe(tokenizer: TextTokenizer) -> TokenizerRecord:
+    """Return the record of a tokenizer in a manifest: its class, and the options that its token ids depend on."""
+    declared: tuple[Field[Any], ...] = fields(tokenizer) if is_dataclass(tokenizer) else ()
+    options = {}
+    for field in declared:
+        if field.init and field.name not in _OF_MODEL:
+            options[field.name] = getattr(tokenizer, field.name)
+    cls = type(tokenizer)
+    return {"target": f"{cls.__module__}.{cls.__qualname__}", "options": options}
+
+
+def check_tokenizer(tokenizer: TextTokenizer, sources: Sequence[TokenSource]) -> None:
+    """Load the state of the tokenizer that wrote the shards. Raises UserError where this is another tokenizer.
+
+    A tokenizer that only passes ids through (`reads_ids`) fits all shards.
+    """
+    if tokenizer.reads_ids:
+        return
+    for source in sources:
+        if not source.manifest:
+            if tokenizer.learns and not tokenizer.state():
+                raise UserError(
+                    f"{source.path} has no manifest that says what its token ids stand for, and this tokenizer would "
+                    "learn its own; use tokenizer=ids data.vocabulary=N, or write shards with `blockyard tokenize`"
+                )
+            continue
+        written = source.manifest["tokenizer"]
+        configured = describe(tokenizer)
+        if written.get("target") != configured["target"] or written.get("options") != configured["options"]:
+            raise UserError(
+                f"{source.path} was written with {_named(written)}, this config has {_named(configured)}; use the same "
+                "tokenizer, or tokenizer=ids to read the ids alone"
+            )
+        state = _state(source)
+        if tokenizer.state() and tokenizer.state() != state:
+            raise UserError(
+                f"the vocabulary of {source.path} is not that of the other sources, or of the run; write all "
+                "sources with one tokenizer"
+            )
+        tokenizer.load_state(state)
+
+
+def _state(source: TokenSource) -> dict[str, Any]:
+    file = source.path / TOKENIZER
+    try:
+        state = read_json(file)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} cannot be read: {error}") from error
+    if not isinstance(state, dict) or sha256([_text(state)]) != source.manifest["tokenizer"].get("sha256"):
+        raise UserError(f"{file} is not the one that the shards were written with; write them again")
+    return state
+
+
+def state_hash(tokenizer: TextTokenizer) -> str:
+    """Return the SHA-256 of the fitted state of a tokenizer."""
+    return sha256([_text(tokenizer.state())])
+
+
+def _text(state: dict[str, Any]) -> str:
+    return json.dumps(state, sort_keys=True)
+
+
+def _named(record: TokenizerRecord) -> str:
+    """Return a tokenizer as overrides."""
+    name = str(record.get("target", "?")).split(".")[-2:][0]
+    options = record.get("options") or {}
+    return " ".join([f"tokenizer={name}", *(f"tokenizer.{key}={value}" for key, value in options.items())])

@@ -50,7 +50,6 @@ from blockyard.data.splits.split import check_fractions, refuse_untrained, strat
 from blockyard.errors import UserError, first_line, fold, shortened
 
 log = logging.getLogger("blockyard")
-
 MOST_CLASSES = 100_000
 MOST_SHARDS = 1_000_000
 _DEEPEST_BRACES = 10
@@ -80,7 +79,7 @@ class WebDataset(Photographs):
 
     @property
     def spec(self) -> DataSpec:
-        """Images of one size with a class each, called as the shards call it."""
+        """Images of one size with a class each, whose names are the labels in the shards."""
         names = () if self.missing() else self._index.names
         return replace(super().spec, class_names=names)
 
@@ -129,27 +128,29 @@ class WebDataset(Photographs):
 
 
 class TarIndex(NamedTuple):
-    """What shards hold. names: of the classes; parts: images and classes (n,) int64 of each split that has shards."""
+    """The content of shards. names: of the classes; parts: images and classes (n,) int64 of each split with shards."""
 
     names: tuple[str, ...]
     parts: dict[str, tuple[TarImages, Tensor]]
 
 
 def shards_of(path: str) -> list[Path]:
-    """Return the shards that a path names: itself, those of a folder, of a glob or of a pattern with braces."""
+    """Return the shards that a path names: one shard, a folder, a glob or a pattern with braces."""
     from webdataset.shardlists import expand_urls
 
-    own = Path(path).expanduser()
-    if os.path.isdir(own):  # which a name that is too long is not
-        return data_files(own, (file for file in own.iterdir() if ".tar" in file.suffixes and file.is_file()))
-    _check_braces(path, str(own))
+    root = Path(path).expanduser()
+    if os.path.isdir(root):  # False for a name that is too long, where `Path.is_dir` raises
+        return data_files(root, (file for file in root.iterdir() if ".tar" in file.suffixes and file.is_file()))
+    _check_braces(path, str(root))
     try:
-        patterns = expand_urls(str(own))
+        patterns = expand_urls(str(root))
     except ValueError as error:  # unbalanced braces
         raise UserError(
             f"data.path={path}: {first_line(error)}; a pattern is such as train-{{000..146}}.tar"
         ) from error
-    named = [Path(name) for pattern in patterns for name in glob.glob(pattern) or [pattern]]
+    named: list[Path] = []
+    for pattern in patterns:
+        named += map(Path, glob.glob(pattern) or [pattern])
     absent = [name for name in named if not name.is_file()]
     if absent and len(absent) < len(named):
         raise UserError(f"data.path={path}: {absent[0]} does not exist; {len(named) - len(absent)} of the shards do")
@@ -172,18 +173,23 @@ def _count(pattern: str, depth: int = 0) -> int:
         raise ValueError(f"its braces are nested more than {_DEEPEST_BRACES} deep")
     count = 1
     for expression in _top_level(pattern):
-        numbers, letters = _NUMBERS.fullmatch(expression), _LETTERS.fullmatch(expression)
-        if bounds := numbers or letters:
-            start, stop = (int(bound) if numbers else _LETTER_ORDER.index(bound) for bound in bounds.groups()[:2])
-            count *= abs(stop - start) // (int(bounds[3] or 1) or 1) + 1
-            continue
-        parts = _split_top_level(expression)
-        count *= sum(_count(part, depth + 1) for part in parts)
+        numbers = _NUMBERS.fullmatch(expression)
+        letters = _LETTERS.fullmatch(expression)
+        if numbers:
+            count *= _length_of_range(int(numbers[1]), int(numbers[2]), numbers[3])
+        elif letters:
+            count *= _length_of_range(_LETTER_ORDER.index(letters[1]), _LETTER_ORDER.index(letters[2]), letters[3])
+        else:
+            count *= sum(_count(part, depth + 1) for part in _split_top_level(expression))
     return count
 
 
+def _length_of_range(start: int, stop: int, step: str | None) -> int:
+    return abs(stop - start) // (int(step or 1) or 1) + 1  # a step of 0 counts as 1
+
+
 def _top_level(pattern: str) -> list[str]:
-    """Return what stands between the outermost braces. Raises ValueError where one is not closed."""
+    """Return the expressions between the outermost braces. Raises ValueError where a brace is not closed."""
     expressions, depth, start, at = [], 0, 0, 0
     while at < len(pattern):
         if pattern[at] == "\\":
@@ -221,7 +227,7 @@ def _split_top_level(expression: str) -> list[str]:
 def read_index(shards: Sequence[Path], label: str, endings: frozenset[str]) -> TarIndex:
     """Read the headers of all shards, where they are not in the cache.
 
-    endings: those of images. Raises UserError for a shard that cannot be used, as `read_shard` does, for a sample
+    endings: of images. Raises UserError for a shard that cannot be used, as `read_shard` does, for a sample
     without one image, shards of which only some say their split, and a class without a training sample. Warns of names
     that several splits share.
     """
@@ -232,10 +238,10 @@ def read_index(shards: Sequence[Path], label: str, endings: frozenset[str]) -> T
         raise UserError(
             f"{by_split[''][0]} does not say its split, and other shards do; begin its name with train, val or test"
         )
-    by_split = {name or "train": own for name, own in by_split.items()}
+    by_split = {name or "train": files for name, files in by_split.items()}
     if "train" not in by_split:
         raise UserError(f"{shards[0].parent} has no shard for training: no name there begins with train")
-    read = {name: _read_split(own, label, endings) for name, own in by_split.items()}
+    read = {name: _read_split(files, label, endings) for name, files in by_split.items()}
     names = sorted(set(read["train"].labels), key=_numbers_first)
     if not 2 <= len(names) <= MOST_CLASSES:
         raise UserError(
@@ -247,10 +253,10 @@ def read_index(shards: Sequence[Path], label: str, endings: frozenset[str]) -> T
         part.check_classes(numbers)
     _warn_of_shared(read)
     warn_of_names(shards[0].parent, dict(Counter(read["train"].labels)))
-    parts = {
-        name: (TarImages(by_split[name], part.where), torch.tensor([numbers[class_name] for class_name in part.labels]))
-        for name, part in read.items()
-    }
+    parts = {}
+    for name, part in read.items():
+        target = torch.tensor([numbers[label] for label in part.labels])
+        parts[name] = (TarImages(by_split[name], part.where), target)
     return TarIndex(tuple(names), parts)
 
 
@@ -303,5 +309,7 @@ def _warn_of_shared(read: dict[str, _Read]) -> None:
 
 
 def _numbers_first(label: str) -> tuple[bool, int, str]:
-    """Order numbers by their value, in front of names."""
-    return (not label.isdecimal(), int(label) if label.isdecimal() else 0, label)
+    """Return a sort key that orders numbers by their value, in front of names."""
+    if label.isdecimal():
+        return (False, int(label), label)
+    return (True, 0, label)

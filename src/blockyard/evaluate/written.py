@@ -46,6 +46,7 @@ from blockyard.objective._baselines import judged
 from blockyard.objective._text_scores import DIRECTIONS, scores
 from blockyard.ops.autocast import autocast
 from blockyard.runs.lock import exclusive
+from blockyard.runs.metric_name import MetricName
 from blockyard.runs.result_files import is_own, result_stem
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class Written:
 
     def directions(self) -> dict[str, str]:
         """Return "min" or "max" for each of `metrics`, whichever is better."""
-        return {self.name(score): DIRECTIONS.get(score.partition("@")[0], "max") for score in self.scores}
+        return {self.name(score): DIRECTIONS.get(MetricName.parse(score).name, "max") for score in self.scores}
 
     def of_baselines(self, baselines: Mapping[str, Mapping[str, float | None]]) -> dict[str, dict[str, float]]:
         """Return the same scores of a run's baselines: name -> "test/written_bleu" -> value.

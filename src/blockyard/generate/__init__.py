@@ -10,12 +10,12 @@ retracting.py    a sequence whose last tokens can be taken back
 compiled_step.py a step of decoding as one compiled function
 diffusion.py     a gap that a masked diffusion model fills
 transcribe.py    texts that a model writes for sources in one forward pass
-stepper.py       next-token scores, from a cache where the model has one, and how long a sequence a model takes
-stats.py         what a generation cost
+stepper.py       next-token scores, from a cache if the model has one, and the longest sequence that a model takes
+stats.py         the cost of a generation
 sampling.py      from scores to a token id
 images.py        `generate_images`: a run of image tokens in, images out, also as one PNG file
 codes.py         `generate_outputs`: images, or sounds, that a run writes as codes for sources
-judge.py         what a classifier reads in drawn images, and how near they are to training images
+judge.py         a classifier's readings of drawn images, and their distance to training images
 """
 
 from __future__ import annotations

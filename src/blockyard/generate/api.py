@@ -26,7 +26,7 @@ from blockyard.generate.request import (
     encode_sources,
     prepare_texts,
 )
-from blockyard.generate.sampling import Sampler
+from blockyard.generate.sampling import Sampler, samplers
 from blockyard.generate.speculative import SpeculativeStats
 from blockyard.generate.stats import Stats
 from blockyard.generate.transcribe import transcription
@@ -37,7 +37,7 @@ _MAX_HELD = 8  # tokens without a whole character after which one is given up; U
 
 
 class Detokenizer:
-    """Decodes token ids as they arrive and holds a character back until all of its tokens are there."""
+    """Decodes token ids as they arrive, and holds a character back until all of its tokens have arrived."""
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
         self._tokenizer = tokenizer
@@ -55,7 +55,7 @@ class Detokenizer:
         return self._emit(text)
 
     def flush(self) -> str:
-        """Return what is still held back, after the last token."""
+        """Return the text that is still held back, after the last token."""
         if self._stop == len(self._token_ids):
             return ""
         return self._emit(self._tokenizer.decode(self._token_ids[self._start :]))
@@ -75,7 +75,7 @@ class TextStream:
         self.loaded, self.texts, self.stats, self._steps = loaded, texts, stats, steps
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
-        """New text in whole characters, as it comes; the parts of one index add up to its `text`."""
+        """Yield new text in whole characters, as it comes; the parts of one index add up to its `text`."""
         assert isinstance(self.loaded.tokenizer, TextTokenizer)
         detokenizers = [Detokenizer(self.loaded.tokenizer) for _ in self.texts]
         for step in self._steps:
@@ -100,7 +100,7 @@ class Generation:
         self.token_ids = stream.texts[0].token_ids  # generated so far
 
     def __iter__(self) -> Iterator[str]:
-        """New text in whole characters; the parts add up to `text`."""
+        """Return an iterator over new text in whole characters; the parts add up to `text`."""
         return (text for _, text in self.stream)
 
     @property
@@ -140,25 +140,25 @@ def generate_all(
 ) -> TextStream:
     """Continue each of `prompts` in one batch. Nothing runs until the result is iterated over.
 
-    sources: texts for the encoder, or names of files where it reads images or sounds, one for each prompt; a single
-        prompt serves all
+    sources: texts for the encoder, or names of files if it reads images or sounds, one for each prompt; a single prompt
+        serves all
     temperature: None is 0.8; 0 takes the most likely token each time (greedy)
-    top_k: sample among the k most likely tokens, 0 among all; None is 40, or all where top_p is given
-    top_p: sample among the most likely tokens whose probabilities sum to this value
-    seed: None is 0; text r uses seed + r, so that the first one is what it would be alone
+    top_k: sample among the k most likely tokens, 0 among all; None is 40, or all if top_p is given
+    top_p: sample among the most likely tokens, with probabilities that sum to this value
+    seed: None is 0; text r uses seed + r, so that the first one is as if alone
     beam: beam search with this many hypotheses for each prompt
     length_penalty: divide a hypothesis' log probability by its length to this power; None is 1
     draft: speculative decoding with a smaller run of the same tokenizer, or with "ngram", the text so far: a pass reads
         the tokens that it proposes and accepts a beginning of them. The distribution of the text stays the same
-    draft_tokens: proposed at most in each pass; None is 4
+    draft_tokens: the most proposed tokens of each pass; None is 4
     suffix: of a run of masked diffusion, the text behind the gap that `max_tokens` tokens fill
-    steps: in which the gap is filled; None is a token at a time
+    steps: the number of steps in which the gap is filled; None is a token at a time
     order: random or confidence, see `generate.diffusion`; None is random
-    cache: cache keys, values and states where the model can
+    cache: cache keys, values and states if the model can
     compiled: compile the step that reads one token; sampling and greedy decoding from key-value caches only
-    device: cpu, cuda or cuda:1, where `run` is not loaded yet
+    device: cpu, cuda or cuda:1, if `run` is not loaded yet
 
-    Raises UserError where the run is not a decoder of text, a prompt is empty, or options contradict each other.
+    Raises UserError if the run is not a decoder of text, a prompt is empty, or options contradict each other.
     """
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     check_options(max_tokens, beam, length_penalty, sampling)
@@ -188,11 +188,11 @@ def generate_all(
     if beam is not None:
         penalty = 1.0 if length_penalty is None else length_penalty
         return _search(loaded, texts, width=beam, length_penalty=penalty, **settings)
-    samplers = _samplers(len(texts), temperature, top_k, top_p, seed)
+    choose = _samplers(len(texts), temperature, top_k, top_p, seed)
     if draft is not None:
         draft_run = load_draft(loaded, draft, which=which, outputs=outputs, device=device, allow=allow)
-        return _speculate(loaded, texts, Drafting(loaded, texts, draft_run, draft_tokens or 4), samplers, settings)
-    return _sample(loaded, texts, samplers, compiled=compiled, **settings)
+        return _speculate(loaded, texts, Drafting(loaded, texts, draft_run, draft_tokens or 4), choose, settings)
+    return _sample(loaded, texts, choose, compiled=compiled, **settings)
 
 
 def _fill(
@@ -211,22 +211,23 @@ def _fill(
 
 
 def _encoded_sources(loaded: Loaded, texts: list[GeneratedText]) -> Memory | None:
-    """The encoder's output for the sources; None where the model reads each source in front of its prompt."""
+    """Return the encoder's output for the sources; None if the model reads each source in front of its prompt."""
     return None if loaded.model.ctx.data.joined else encode_sources(loaded, [text.source or "" for text in texts])
 
 
 def _samplers(
     count: int, temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None
 ) -> list[Sampler]:
-    """A sampler for each text, with the defaults that `generate_all` documents."""
+    """Return a sampler for each text, with the defaults that `generate_all` documents."""
     temperature = 0.8 if temperature is None else temperature
-    top_k = (40 if top_p is None else 0) if top_k is None else top_k
-    return [Sampler(temperature, top_k, (seed or 0) + index, top_p) for index in range(count)]
+    if top_k is None and top_p is None:
+        top_k = 40
+    return samplers(count, temperature, top_k, top_p, seed)
 
 
-def _sample(loaded: Loaded, texts: list[GeneratedText], samplers: list[Sampler], **settings: Any) -> TextStream:
+def _sample(loaded: Loaded, texts: list[GeneratedText], choose: list[Sampler], **settings: Any) -> TextStream:
     stats = Stats(_prompt_tokens(texts))
-    steps = decode_batch(loaded.model, [text.prompt_ids for text in texts], samplers, stats=stats, **settings)
+    steps = decode_batch(loaded.model, [text.prompt_ids for text in texts], choose, stats=stats, **settings)
     return TextStream(loaded, texts, steps, stats)
 
 
@@ -237,11 +238,11 @@ def _search(loaded: Loaded, texts: list[GeneratedText], **settings: Any) -> Text
 
 
 def _speculate(
-    loaded: Loaded, texts: list[GeneratedText], drafting: Drafting, samplers: list[Sampler], settings: dict[str, Any]
+    loaded: Loaded, texts: list[GeneratedText], drafting: Drafting, choose: list[Sampler], settings: dict[str, Any]
 ) -> TextStream:
     draft = NGRAM if drafting.run is None else drafting.run.folder.name
     stats = SpeculativeStats(_prompt_tokens(texts), draft=f"draft={draft}")
-    return TextStream(loaded, texts, drafting.decode(samplers, stats=stats, **settings), stats)
+    return TextStream(loaded, texts, drafting.decode(choose, stats=stats, **settings), stats)
 
 
 def _prompt_tokens(texts: list[GeneratedText]) -> int:
@@ -257,7 +258,8 @@ def stream_to_terminal(run: Run, prompts: Sequence[str], **settings: Any) -> Sta
     texts = stream.texts
     parts = iter(stream)
     first = list(islice(parts, 1))  # warnings about the run come out before the text begins
-    sys.stdout.write(_title(texts, 0) if len(texts) > 1 else "")
+    if len(texts) > 1:
+        sys.stdout.write(_title(texts, 0))
     sys.stdout.write(texts[0].prompt)
     for index, part in chain(first, parts):
         if index == 0:
@@ -273,4 +275,5 @@ def stream_to_terminal(run: Run, prompts: Sequence[str], **settings: Any) -> Sta
 
 def _title(texts: list[GeneratedText], index: int) -> str:
     source = texts[index].source
-    return f"--- {index + 1} of {len(texts)}{'' if source is None else f': {source}'}\n"
+    title = f"--- {index + 1} of {len(texts)}"
+    return f"{title}\n" if source is None else f"{title}: {source}\n"

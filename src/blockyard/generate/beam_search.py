@@ -34,26 +34,29 @@ def beam_search_batch(
     """Yield (index of the prompt, token id) of each best sequence, as soon as all live hypotheses agree on it.
 
     The score is the sum of log probabilities divided by length ** length_penalty, `end` counted. A sequence ends
-    before `end`, after `max_tokens`, or, where the data has an end token, at the model's maximum length. A search
+    before `end`, after `max_tokens`, or, if the data has an end token, at the model's maximum length. A search
     stops when no live hypothesis can beat the best, or when `width` hypotheses have ended and the best of them beats
     every live one as it is, so that a width of 1 is greedy decoding, and a width that prunes nothing returns the most
     likely sequence. All prompts step together, as in `decode_batch`.
     """
 
     def together(group: list[int], part: Memory | None) -> Steps:
-        own = [prompts[index] for index in group]
-        shortest = min(map(len, own))
-        starts = [list(prompt[:shortest]) for prompt in own]
+        members = [prompts[index] for index in group]
+        shortest = min(map(len, members))
+        starts = [list(prompt[:shortest]) for prompt in members]
         stepper = Stepper(model, starts, cache=cache, memory=part, stats=stats, end=end)
         searches = [
             _Search(prompt[shortest:], width, tokens_left(model, prompt, max_tokens, end), length_penalty, end)
-            for prompt in own
+            for prompt in members
         ]
         while any(search.live for search in searches):
             log_probs = torch.log_softmax(to_finite(stepper.scores()), -1)  # (R, V)
-            order, token_ids, settled, first = list[int](), list[int](), list[tuple[int, int]](), 0
+            order, token_ids = list[int](), list[int]()
+            settled = list[tuple[int, int]]()
+            first = 0  # sequence of the stepper: the first live hypothesis of the search
             for index, search in enumerate(searches):
-                if not (count := len(search.live)):
+                count = len(search.live)
+                if not count:
                     continue
                 for parent, token_id in search.extend(log_probs[first : first + count]):
                     order.append(first + parent)
@@ -75,9 +78,9 @@ class _Search:
     """The hypotheses of one prompt.
 
     live: (log probability, token ids) of the hypotheses that can still be extended, best first
-    best: (score, token ids) of the best one that has ended
+    best: (score, token ids) of the best hypothesis that has ended
     budget: tokens that may follow the prompt
-    truncated: whether the best one ends at the maximum length, without an end token
+    truncated: whether the best hypothesis ends at the maximum length, without an end token
     """
 
     def __init__(self, unread: Sequence[int], width: int, budget: int, length_penalty: float, end: int | None) -> None:
@@ -88,11 +91,12 @@ class _Search:
         self._unread, self._ended, self._length, self._settled = list(unread), 0, 0, 0
 
     def extend(self, log_probs: Tensor) -> list[tuple[int, int]]:
-        """Extend the live hypotheses by log probabilities (R, V): (parent, token id) of each that is kept."""
+        """Extend the live hypotheses by log probabilities (R, V); return (parent, token id) of each kept hypothesis."""
         if self._unread:
             return [(0, self._unread.pop(0))]
         self._length += 1
         totals = log_probs.double() + torch.tensor([total for total, _ in self.live]).double()[:, None]  # (R, V)
+        # Twice the width: at most `width` of them end, so that `width` others stay.
         values, flat_indices = totals.flatten().topk(min(2 * self.width, totals.numel()))
         extended: list[tuple[float, list[int]]] = []
         parents: list[tuple[int, int]] = []
@@ -115,7 +119,7 @@ class _Search:
         return [] if done else parents
 
     def _offer(self, total: float, token_ids: list[int]) -> bool:
-        """Whether an ended hypothesis is the best so far; if so, it is kept."""
+        """Keep an ended hypothesis if it is the best so far; return whether it is."""
         score = total / self._length**self.power
         if self.best is not None and score <= self.best[0]:
             return False
@@ -132,7 +136,7 @@ class _Search:
         return self.best is not None and self.best[0] >= bound
 
     def newly_settled(self) -> list[int]:
-        """Token ids on which all hypotheses agree now and did not before."""
+        """Return token ids on which all hypotheses agree now and did not before."""
         sequences = [token_ids for _, token_ids in self.live] + ([self.best[1]] if self.best else [])
         agreed = _common_prefix(sequences) if self.live else len(sequences[0])
         before, self._settled = self._settled, max(self._settled, agreed)
@@ -140,6 +144,6 @@ class _Search:
 
 
 def _common_prefix(sequences: list[list[int]]) -> int:
-    """The length of the longest prefix that all sequences share."""
+    """Return the length of the longest prefix that all sequences share."""
     count = min(map(len, sequences))
     return next((n for n in range(count) if any(seq[n] != sequences[0][n] for seq in sequences)), count)

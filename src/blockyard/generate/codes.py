@@ -1,4 +1,4 @@
-"""Images or sounds that a model with a source writes as codes: the same loop as of texts, and what the codes stand for.
+"""Images or sounds that a model with a source writes as codes: the loop of texts, and the outputs of the codes.
 
 source   a red 3 left of a blue 7
 codes    START 4 4 17 ... 4        all tokens of an output, or those before an end token
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,20 +23,22 @@ from blockyard.generate.decode import collected, decode_batch
 from blockyard.generate.draft import Run
 from blockyard.generate.images import load_to_draw, write_rows
 from blockyard.generate.judge import check_hears, heard_by
-from blockyard.generate.request import encode_sources
-from blockyard.generate.sampling import Sampler
+from blockyard.generate.request import check_learned, encode_sources
+from blockyard.generate.sampling import samplers
 from blockyard.generate.stats import Stats
 from blockyard.model._cache import select_sequences
-from blockyard.runs.folder import TOKENIZER, RunFolder
+from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import Loaded, components_of, load, splits_of
+
+PNG, WAV = ".png", ".wav"
 
 
 @dataclass(frozen=True)
 class GeneratedOutputs:
-    """What a run wrote for sources.
+    """The images or sounds that a run wrote for sources.
 
-    outputs: of each source, several: images uint8 (C, height, width), or sounds
-    readings: what the judge of the data reads in each; None where it has no judge
+    outputs: several for each source: images uint8 (C, height, width), or sounds
+    readings: a judge's reading of each; None without a judge
     """
 
     sources: list[str]
@@ -45,13 +48,10 @@ class GeneratedOutputs:
     loaded: Loaded
 
 
-PNG, WAV = ".png", ".wav"
-
-
 def writes_codes(folder: RunFolder, allow: tuple[str, ...] | list[str] = ()) -> str | None:
-    """The suffix of files of what a run writes from a source, images or sounds; None where it writes neither.
+    """Return the suffix of files of the images or sounds that a run writes from a source; None if it writes neither.
 
-    Raises UserError where its config cannot be read.
+    Raises UserError if its config cannot be read.
     """
     components = components_of(folder, allow)
     if not isinstance(components.tokenizer, CodeTokenizer) or components.data.spec.source is None:
@@ -77,21 +77,18 @@ def generate_outputs(
 ) -> GeneratedOutputs:
     """Write `count` images or sounds for each source. Output i of all uses seed + i.
 
-    sources: texts, or names of files where the run's encoder reads images or sounds
+    sources: texts, or names of files if the run's encoder reads images or sounds
     temperature, top_k, top_p, seed, cache, device: as in `generate_all`; all tokens may be drawn by default
     judge: a run of objective=ctc that hears the sounds
 
-    Raises UserError where the run writes texts or takes no source, and for a source that it cannot read.
+    Raises UserError for a run that writes texts or takes no source, and for a source that it cannot read.
     """
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     loaded = load_to_draw(run, sampling, which=which, outputs=outputs, device=device, allow=allow)
     tokenizer, tokens = loaded.tokenizer, loaded.model.ctx.tokens
     if not isinstance(tokenizer, CodeTokenizer) or loaded.data.spec.source is None:
         raise UserError(f"{loaded.folder.name} writes no images or sounds from a source")
-    try:
-        tokenizer.decode(torch.zeros(1, tokens.max_len, dtype=torch.int64))
-    except ValueError as error:
-        raise UserError(f"{loaded.folder.path} has lost its {TOKENIZER}: {error}") from error
+    check_learned(loaded, partial(tokenizer.decode, torch.zeros(1, tokens.max_len, dtype=torch.int64)))
     hears = None
     if judge is not None:
         if not isinstance(tokenizer, SoundTokenizer):
@@ -102,17 +99,18 @@ def generate_outputs(
         encode_sources(loaded, list(sources)), torch.arange(len(sources)).repeat_interleave(count)
     )
     total = len(sources) * count
-    samplers = [Sampler(temperature, top_k, (seed or 0) + index, top_p) for index in range(total)]
+    choose = samplers(total, temperature, top_k, top_p, seed)
     stats = Stats(prompt_tokens=total)
-    token_ids = write_codes(loaded.model, memory, samplers, stats=stats, cache=cache)
+    token_ids = write_codes(loaded.model, memory, choose, stats=stats, cache=cache)
     written = outputs_of(tokenizer, token_ids)
-    read = _readings(loaded, written) if hears is None else heard_by(hears, written)
+    readings = _readings(loaded, written) if hears is None else heard_by(hears, written)
+    parts = [slice(first, first + count) for first in range(0, total, count)]  # of each source
     return GeneratedOutputs(
-        list(sources),
-        [written[first : first + count] for first in range(0, total, count)],
-        None if read is None else [read[first : first + count] for first in range(0, total, count)],
-        stats,
-        loaded,
+        sources=list(sources),
+        outputs=[written[part] for part in parts],
+        readings=None if readings is None else [readings[part] for part in parts],
+        stats=stats,
+        loaded=loaded,
     )
 
 
@@ -126,16 +124,17 @@ def write_outputs(result: GeneratedOutputs, path: Path) -> list[Path]:
         return [write_rows(result.outputs, tokenizer.levels, path)]
     if not isinstance(tokenizer, SoundTokenizer):
         raise UserError(f"{result.loaded.folder.name} writes {result.loaded.data.spec.things}, which no file can hold")
-    sounds = [sound for own in result.outputs for sound in own]
-    single = len(sounds) == 1
-    paths = [path if single else path.with_stem(f"{path.stem}-{number}") for number in range(1, len(sounds) + 1)]
-    for own, sound in zip(paths, sounds, strict=True):
-        write_wav(own, sound, tokenizer.rate)
+    sounds = [sound for of_source in result.outputs for sound in of_source]
+    paths = [path]
+    if len(sounds) > 1:
+        paths = [path.with_stem(f"{path.stem}-{number}") for number in range(1, len(sounds) + 1)]
+    for file, sound in zip(paths, sounds, strict=True):
+        write_wav(file, sound, tokenizer.rate)
     return paths
 
 
 def _readings(loaded: Loaded, written: Sequence[Tensor]) -> list[str] | None:
-    """What the judge of the run's data reads in outputs; None where there is none."""
+    """Return the readings of outputs by the judge of the run's data; None without a judge."""
     split = None if loaded.data.missing() else splits_of(loaded).test
     return split.read(written) if isinstance(split, ReadsOutputs) else None
 
@@ -168,7 +167,7 @@ def write_codes(
 
 
 def outputs_of(tokenizer: CodeTokenizer, token_ids: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Return what each sequence of token ids stands for."""
+    """Return the image or sound of each sequence of token ids."""
     # The sounds of a batch are as long as the longest, and a code that ends early would go on in silence.
     batched = not isinstance(tokenizer, SoundTokenizer) and len({len(sequence) for sequence in token_ids}) == 1
     if batched:

@@ -26,7 +26,7 @@ MODELS = 64  # compiled in one process; torch compiles eight versions of a funct
 
 
 def check_compiles(model: Model) -> None:
-    """Raise UserError where the step of a model cannot be compiled: where a layer keeps no growing keys and values."""
+    """Raise UserError if the step of a model cannot be compiled: a layer keeps no growing keys and values."""
     advice = "leave compile=true out"
     assert isinstance(model, HasCache)
     try:
@@ -52,11 +52,11 @@ class CompiledStep:
         self._index, self._coords, self._seq = first.index, first.coords, first
 
     def _growing(self) -> list[KVCache]:
-        """The caches that have storage: of layers that do not read the keys and values of another."""
+        """Return the caches with storage: of layers that do not read the keys and values of another layer."""
         return [layer for layer in self.cache.layers if isinstance(layer, KVCache)]
 
     def __call__(self, token_ids: Tensor) -> Tensor:
-        """Scores of what follows token_ids (B, 1): (B, 1, V). Raises UserError where torch cannot compile the step."""
+        """Return the scores after token_ids (B, 1): (B, 1, V). Raises UserError if torch cannot compile the step."""
         layers = self._growing()
         past: Seq = layers[0].seq  # type: ignore[assignment]
         if past is not self._seq:  # other tokens came in, or some were taken out
@@ -67,6 +67,7 @@ class CompiledStep:
             self._coords = _longer(self._coords, 1, length)  # (B|1, C, A)
         index = self._index[:length]
         storage = [layer.storage(length) if isinstance(layer, KVCache) else None for layer in self.cache.layers]
+        # One compiled step for all lengths: without these marks torch would specialise on the first ones.
         torch._dynamo.mark_dynamic(index, 0)
         torch._dynamo.mark_dynamic(self._coords, 1)
         for pair in storage:
@@ -92,7 +93,7 @@ class CompiledStep:
 
 
 class StoredKeys:
-    """What a layer sees as its cache inside the compiled step: storage with a slot for the newest token.
+    """The cache of a layer inside the compiled step: storage with a slot for the newest token.
 
     k (B, H', C, K), v (B, H', C, values' width); seq: the facts of all tokens, shared by the layers of one position
     scheme
@@ -102,7 +103,7 @@ class StoredKeys:
         self.k, self.v, self.seq = k, v, seq
 
     def append(self, k: Tensor, v: Tensor, seq: Seq) -> tuple[Tensor, Tensor, Seq]:
-        """As `KVCache.append`, for one token."""
+        """Append one token, as `KVCache.append`."""
         length = self.seq.index.shape[0]
         self.k[:, :, length - 1 : length] = k
         self.v[:, :, length - 1 : length] = v
@@ -122,10 +123,10 @@ def step(
     num_prefix: int,
     positions: Sequence[Position | None],
 ) -> Tensor:
-    """The function that is compiled: scores (B, 1, V) of what follows token_ids (B, 1).
+    """Return the scores (B, 1, V) after token_ids (B, 1). This function is compiled.
 
-    index (M,) and coords (B|1, C, A) of all tokens, of which the newest one's are written here
-    storage: keys and values of each layer, (B, H', C, K) and (B, H', C, values' width), None where it stores nothing;
+    index (M,) and coords (B|1, C, A) of all tokens; the newest token's are written here
+    storage: keys and values of each layer, (B, H', C, K) and (B, H', C, values' width), None if it stores nothing;
     positions: its scheme
     """
     seqs = _of_schemes(index, coords[:, : index.shape[0]], num_prefix, positions)
@@ -138,7 +139,7 @@ def step(
 
 
 def _of_schemes(index: Tensor, coords: Tensor, num_prefix: int, positions: Sequence[Position | None]) -> list[Seq]:
-    """The facts of all tokens for each layer; layers of one position scheme share them."""
+    """Return the facts of all tokens for each layer; layers of one position scheme share them."""
     seqs: list[Seq] = []
     for position in positions:
         same = [seq for seq in seqs if seq.position is position]
@@ -148,15 +149,16 @@ def _of_schemes(index: Tensor, coords: Tensor, num_prefix: int, positions: Seque
 
 @functools.cache
 def _compiled(backend: str) -> Callable[..., Tensor]:
-    """`step`, compiled at its first call for a model."""
+    """Return `step`, which is compiled at its first call for a model."""
     torch._dynamo.config.recompile_limit = max(MODELS, torch._dynamo.config.recompile_limit)
     compiled: Callable[..., Tensor] = torch.compile(step, backend=backend, fullgraph=True)
     return compiled
 
 
 def _longer(x: Tensor, dim: int, length: int) -> Tensor:
-    """A copy of x with room for at least `length` entries along `dim`, and for twice as many as it has."""
+    """Return a copy of x with room for at least `length` entries along `dim`."""
     shape = list(x.shape)
+    # Twice the room, so that a copy is made only as often as the length doubles.
     shape[dim] = max(64, 2 * shape[dim], length)
     longer = x.new_zeros(shape)
     longer.narrow(dim, 0, x.shape[dim]).copy_(x)

@@ -23,9 +23,10 @@ def in_groups(
     *,
     cache: bool,
 ) -> Steps:
-    """Yield the steps of prompts, of which those that can step together do.
+    """Yield the steps of prompts, in groups that step together.
 
-    All can, but for a model that sees the source: it reads one in a single pass, with prompts of one length only.
+    All prompts do, but for a model that sees the source: it reads a source in a single pass, so that only prompts of
+    one length step together.
 
     decode_group: from the numbers of prompts and their memory to the steps of these, counted from 0
     """
@@ -70,12 +71,13 @@ def decode_batch(
     """
 
     def together(group: list[int], part: Memory | None) -> Steps:
-        own = [prompts[index] for index in group]
-        shortest = min(map(len, own))
-        starts = [list(prompt[:shortest]) for prompt in own]
+        members = [prompts[index] for index in group]
+        shortest = min(map(len, members))
+        # Longer prompts have the rest of their tokens given step by step, in place of chosen ones.
+        starts = [list(prompt[:shortest]) for prompt in members]
         stepper = Stepper(model, starts, cache=cache, memory=part, stats=stats, end=end, compiled=compiled)
-        unread = [list(prompt[shortest:]) for prompt in own]
-        budgets = [tokens_left(model, prompt, max_tokens, end) for prompt in own]
+        unread = [list(prompt[shortest:]) for prompt in members]
+        budgets = [tokens_left(model, prompt, max_tokens, end) for prompt in members]
         remaining = list(budgets)
         while any(remaining):
             scores = stepper.scores()  # (R, V)
@@ -84,7 +86,7 @@ def decode_batch(
                 if unread[index]:
                     token_ids.append(unread[index].pop(0))
                 elif not left:
-                    token_ids.append(0)  # a finished sequence; what follows is not read
+                    token_ids.append(0)  # a finished sequence goes on with any token
                 else:
                     token_id = choose[group[index]](scores[index])
                     token_ids.append(token_id)

@@ -1,11 +1,11 @@
 """Text from a masked diffusion model: all of it is hidden at first, and a few tokens are drawn in each step.
 
-    order=random      the places of the next tokens are drawn evenly, as the tokens were hidden in training: with one
+    order=random      the positions of the next tokens are drawn evenly, as the tokens were hidden in training: with one
                       token a step the text has the distribution of the model, whatever the order
-    order=confidence  of tokens drawn for all hidden places, those with the largest probabilities stay
+    order=confidence  tokens are drawn for all hidden positions, and the ones with the largest probabilities stay
 
-Tokens before and after the hidden ones are given: a prompt, a suffix, or both, of which the model sees all in every
-step. With fewer steps than tokens, those of one step are drawn independently of each other.
+Tokens before and after the hidden ones are given: a prompt, a suffix, or both. The model sees all of them in every
+step. With fewer steps than tokens, the tokens of one step are drawn independently of each other.
 
 Source: Sahoo et al. 2024, Simple and Effective Masked Diffusion Language Models (arXiv 2406.07524), section 3.2.3, for
     the ancestral sampling; Chang et al. 2022, MaskGIT (arXiv 2202.04200), section 3.2, and Nie et al. 2025, Large
@@ -36,7 +36,7 @@ Order = Literal["random", "confidence"]
 
 
 def check_gap_options(loaded: Loaded, steps: int | None, order: str | None, suffix: str | None) -> None:
-    """Raise UserError for an order that does not exist, and for options that the objective of a run has no use for."""
+    """Raise UserError for an order that does not exist, and for options without effect on the objective of a run."""
     if order is not None and order not in get_args(Order):
         raise UserError(f"order={order}: expected one of {', '.join(get_args(Order))}")
     if steps is not None and steps < 1:
@@ -52,7 +52,7 @@ def check_gap_options(loaded: Loaded, steps: int | None, order: str | None, suff
 
 
 def check_only_gaps(others: Mapping[str, object]) -> None:
-    """Raise UserError for an option of another way to write. others: by name; None where not given, cache True"""
+    """Raise UserError for an option of another way to write. others: by name; None if not given, cache True"""
     for name, value in others.items():
         if value is not None and not (name == "cache" and value):
             raise UserError(f"{name}= has no effect on masked diffusion, which fills a gap in steps; leave it out")
@@ -67,11 +67,11 @@ def fill_gaps(
     steps: int | None,
     order: Order,
 ) -> tuple[list[GeneratedText], Iterator[list[tuple[int, int]]], Stats]:
-    """Return the texts, what fills the gap of each when it is iterated over, and its cost.
+    """Return the texts, an iterator that fills the gap of each, and the cost.
 
-    samplers: as many as asked for, one for each text; steps: None is one token in each
-    Raises UserError where the model takes no sequence as long as prompt and suffix with a token between, and for a gap
-    of another size than the one that a model of one length takes.
+    samplers: returns as many as asked for, one for each text; steps: None is one token in each
+    Raises UserError if prompt and suffix leave no room for a token, and for a gap of another size than a model of one
+    length needs.
     """
     model: Any = loaded.model
     mask = model.ctx.tokens.mask
@@ -82,13 +82,14 @@ def fill_gaps(
     limit = model.ctx.tokens.max_len if fixed else max_context(model)
     for prompt in prompts:
         before = encode_text(loaded, "prompt", prompt)
-        room = max_tokens if limit is None else min(max_tokens, limit - len(before) - len(after))
+        size = None if limit is None else limit - len(before) - len(after)
+        room = max_tokens if size is None else min(max_tokens, size)
         if room < 1:
             raise UserError(
                 f"prompt and suffix have {len(before) + len(after)} tokens, and {loaded.folder.name} takes {limit}: no "
                 "token fits between; shorten them"
             )
-        if fixed and limit is not None and (size := limit - len(before) - len(after)) != room:
+        if fixed and size is not None and size != room:
             raise UserError(
                 f"max_tokens={max_tokens}: {loaded.folder.name} takes sequences of {limit} tokens only, and prompt and "
                 f"suffix have {len(before) + len(after)}; use max_tokens={size}"
@@ -126,10 +127,8 @@ def _filled(
         token_ids = torch.tensor([*text.prompt_ids, *[mask] * gap, *after])
         began = time.perf_counter()
         count = fill(scores_of, token_ids, mask, sampler, min(steps or gap, gap), order)
-        stats.seconds += time.perf_counter() - began
-        stats.first_seconds = stats.first_seconds or stats.seconds
+        stats.count(gap, time.perf_counter() - began)
         stats.steps += count
-        stats.tokens += gap
         start = len(text.prompt_ids)
         yield from ([(index, token_id)] for token_id in token_ids[start : start + gap].tolist())
 
@@ -137,26 +136,26 @@ def _filled(
 def fill(
     scores_of: Callable[[Tensor], Tensor], token_ids: Tensor, mask: int, sampler: Sampler, steps: int, order: Order
 ) -> int:
-    """Put a token in place of every mask of a sequence (N,), in this many steps; return how many passes that took.
+    """Put a token in place of every mask of a sequence (N,), in `steps` steps; return the number of passes.
 
-    scores_of: token ids (N,) -> scores of the tokens at each place (N, V)
+    scores_of: token ids (N,) -> scores of the tokens at each position (N, V)
     """
     hidden = (token_ids == mask).nonzero()[:, 0].tolist()
     size = len(hidden)
     if order == "random":
-        hidden = [hidden[place] for place in sampler.permutation(size)]
+        hidden = [hidden[index] for index in sampler.permutation(size)]
     for step in range(steps):
         scores = scores_of(token_ids)  # (N, V)
         scores = scores.index_fill(1, torch.tensor(mask), -torch.inf)  # a token is never the mask
         now = size * (step + 1) // steps - size * step // steps
         if order == "random":
-            chosen = {place: sampler(scores[place]) for place in hidden[:now]}
+            chosen = {position: sampler(scores[position]) for position in hidden[:now]}
         else:
-            drawn = {place: sampler(scores[place]) for place in hidden}
+            drawn = {position: sampler(scores[position]) for position in hidden}
             chances = scores.softmax(-1)
-            sure = sorted(hidden, key=lambda place: -float(chances[place, drawn[place]]))[:now]
-            chosen = {place: drawn[place] for place in sure}
-        for place, token_id in chosen.items():
-            token_ids[place] = token_id
-        hidden = [place for place in hidden if place not in chosen]
+            sure = sorted(hidden, key=lambda position: -float(chances[position, drawn[position]]))[:now]
+            chosen = {position: drawn[position] for position in sure}
+        for position, token_id in chosen.items():
+            token_ids[position] = token_id
+        hidden = [position for position in hidden if position not in chosen]
     return steps

@@ -1,4 +1,4 @@
-"""What proposes tokens for speculative decoding: a smaller run, or the text so far."""
+"""Drafts, which propose tokens for speculative decoding: a smaller run, or the text so far."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LONGEST = 3  # tokens that are looked up in the text so far
 
 
 class ModelDraft:
-    """A model that proposes token by token, each with the distribution from which it was sampled."""
+    """A model that proposes token by token, each with its distribution."""
 
     def __init__(
         self, model: Model, prompt: list[int], most: int, *, cache: bool, memory: Memory | None, end: int | None
@@ -40,7 +40,7 @@ class ModelDraft:
         self._proposed = 0
 
     def propose(self, most: int, sampler: Sampler, vocabulary: int) -> Proposal:
-        """As `Draft.propose`. The sequence is not cut between proposals, because that could not be taken back."""
+        """Propose as `Draft.propose`. The sequence is not cut between proposals: a cut could not be taken back."""
         token_ids, weights = list[int](), list[Tensor]()
         self._stepper.mark()
         room = self._stepper.room
@@ -52,13 +52,13 @@ class ModelDraft:
         return token_ids, weights
 
     def accept(self, kept: int, token_id: int) -> None:
-        """As `Draft.accept`."""
+        """Accept as `Draft.accept`."""
         self._stepper.retract(self._proposed - kept)
         self._stepper.append([token_id])
 
 
 class NgramDraft:
-    """The tokens that followed the last tokens when they last stood in the text: at most three of them.
+    """Proposes the tokens that followed the last occurrence of the last tokens, of at most three, in the text so far.
 
     Source: Saxena 2023, Prompt Lookup Decoding
     """
@@ -67,17 +67,17 @@ class NgramDraft:
         self._sequence, self._proposed = list(prompt), list[int]()
 
     def propose(self, most: int, sampler: Sampler, vocabulary: int) -> Proposal:
-        """As `Draft.propose`: each with probability one, and none where the last token is new."""
+        """Propose as `Draft.propose`, each with probability one; no token if the last one is new."""
         self._proposed = follow(self._sequence, most)
-        return self._proposed, [F.one_hot(torch.tensor(each), vocabulary).float() for each in self._proposed]
+        return self._proposed, [F.one_hot(torch.tensor(token_id), vocabulary).float() for token_id in self._proposed]
 
     def accept(self, kept: int, token_id: int) -> None:
-        """As `Draft.accept`."""
+        """Accept as `Draft.accept`."""
         self._sequence += [*self._proposed[:kept], token_id]
 
 
 def follow(sequence: list[int], most: int) -> list[int]:
-    """What followed the longest repeated end of a sequence, of at most three tokens: at most `most` token ids."""
+    """Return at most `most` token ids that followed the longest repeated end of a sequence, of at most three tokens."""
     for length in range(min(LONGEST, len(sequence) - 1), 0, -1):
         end = sequence[-length:]
         for start in range(len(sequence) - length - 1, -1, -1):
@@ -87,35 +87,37 @@ def follow(sequence: list[int], most: int) -> list[int]:
 
 
 def check_draft(loaded: Loaded, draft: Loaded) -> None:
-    """Raise UserError where the tokens of `draft` are not those of the run, or it does not continue texts."""
+    """Raise UserError if `draft` has other tokens than the run, or does not continue texts."""
     name, other = loaded.folder.name, draft.folder.name
     if not isinstance(draft.tokenizer, TextTokenizer) or not draft.model.ctx.causal:
         raise UserError(f"draft={other} is not a decoder of text; use a smaller run of the same data, or draft={NGRAM}")
     if draft.objective.takes != "token" or draft.objective.target == "symbols":
         raise UserError(f"draft={other} does not generate text; use a run of objective=next_token, or draft={NGRAM}")
-    for ours, theirs, what in (
+    for tokenizer, of_draft, kind in (
         (loaded.tokenizer, draft.tokenizer, "tokenizer"),
         (loaded.components.source_tokenizer, draft.components.source_tokenizer, "source tokenizer"),
     ):
-        if type(ours) is not type(theirs) or ours.state() != theirs.state():
+        if type(tokenizer) is not type(of_draft) or tokenizer.state() != of_draft.state():
             raise UserError(
-                f"draft={other} has another {what} than {name}, so its tokens mean something else; train it on the "
+                f"draft={other} has another {kind} than {name}, so its tokens mean something else; train it on the "
                 f"same data with the same tokenizer, or use draft={NGRAM}"
             )
-    special = [
-        (run.model.ctx.tokens.vocabulary, run.model.ctx.tokens.start, run.model.ctx.tokens.end, run.model.ctx.outputs)
-        for run in (loaded, draft)
-    ]
-    reads = [(run.model.ctx.data.joined, run.model.ctx.data.source is not None) for run in (loaded, draft)]
-    if special[0] != special[1] or reads[0] != reads[1]:
+    if _sequence_facts(loaded) != _sequence_facts(draft):
         raise UserError(
             f"draft={other} and {name} disagree about the source or about start and end tokens; train it on the same "
             f"data with the same objective, or use draft={NGRAM}"
         )
 
 
+def _sequence_facts(run: Loaded) -> tuple[Any, ...]:
+    """Return the facts of a run's sequences in which a draft must agree: special tokens, outputs and the source."""
+    ctx = run.model.ctx
+    tokens, data = ctx.tokens, ctx.data
+    return tokens.vocabulary, tokens.start, tokens.end, ctx.outputs, data.joined, data.source is None
+
+
 def load_draft(loaded: Loaded, draft: Run, **settings: Any) -> Loaded | None:
-    """The run that drafts for `loaded`, None for n-grams; `settings` are those of `load`.
+    """Return the run that drafts for `loaded`; None for n-grams. settings: of `load`
 
     Raises UserError as `load` and `check_draft` do.
     """
@@ -130,7 +132,7 @@ def load_draft(loaded: Loaded, draft: Run, **settings: Any) -> Loaded | None:
 
 @dataclass(frozen=True)
 class Drafting:
-    """A draft for each of several prompts, which are decoded one after the other: each accepts another number.
+    """A draft for each of several prompts, decoded one after the other: each accepts another number of tokens.
 
     run: the draft's run; None looks up n-grams in the text so far
     """
@@ -145,14 +147,14 @@ class Drafting:
 
         settings: max_tokens, cache and end, as in `decode_batch`
         """
-        theirs = None
+        draft_memory = None
         if self.run is not None and memory is not None:
-            theirs = encode_sources(self.run, [text.source or "" for text in self.texts])
+            draft_memory = encode_sources(self.run, [text.source or "" for text in self.texts])
         with ExitStack() as stack:
             for run in (self.loaded, *([] if self.run is None else [self.run])):
                 stack.enter_context(ordered_for_decoding(run.model, 1, cache=settings["cache"]))
             for index, (text, sampler) in enumerate(zip(self.texts, samplers, strict=True)):
-                draft = self._draft(text.prompt_ids, _of(theirs, index), settings["cache"], settings["end"])
+                draft = self._draft(text.prompt_ids, _of(draft_memory, index), settings["cache"], settings["end"])
                 more = {"draft_tokens": self.tokens, "memory": _of(memory, index), "stats": stats, **settings}
                 for token_ids in speculate(self.loaded.model, text.prompt_ids, draft, sampler, **more):
                     yield [(index, token_id) for token_id in token_ids]
@@ -164,5 +166,5 @@ class Drafting:
 
 
 def _of(memory: Memory | None, index: int) -> Memory | None:
-    """The encoded source of one prompt."""
+    """Return the encoded source of one prompt."""
     return None if memory is None else select_sequences(memory, torch.tensor([index]))

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,19 @@ from blockyard.data.splits.image_tokens import ImageTokenSplit
 from blockyard.errors import UserError
 from blockyard.generate.decode import collected, decode_batch
 from blockyard.generate.draft import Run
-from blockyard.generate.request import check_device, check_options
-from blockyard.generate.sampling import Sampler
+from blockyard.generate.request import check_device, check_learned, check_options
+from blockyard.generate.sampling import samplers
 from blockyard.generate.stats import Stats
 from blockyard.generate.stepper import NO_CACHE, has_fixed_length, new_cache
 from blockyard.model._cache import Cache
-from blockyard.runs.folder import TOKENIZER
 from blockyard.runs.load import Loaded, load, splits_of
 from blockyard.tokenizer._image_tokens import ImageTokens
+
+_SIDE = 64  # least side of an image in the picture, in pixels
+_GROUP = 10  # completions side by side
+_GAP = 2  # pixels of an image between two
+_PAPER = 255
+_ABSENT = 128  # the gray of pixels that were not given
 
 
 @dataclass(frozen=True)
@@ -34,9 +40,9 @@ class GeneratedImages:
     """Images that a run drew.
 
     images: uint8 (n, C, height, width) of `levels` gray levels
-    classes: (n,) int64, the class that each was drawn for; None where the run has no classes to draw
-    true: the test images whose beginning was given, as `images`; None where nothing was
-    given: bool (height, width), the pixels that were given
+    classes: (n,) int64, the class of each image; None for a run without classes
+    true: the test images with a given beginning, as `images`; None if nothing was given
+    given: bool (height, width), the given pixels
     """
 
     images: Tensor
@@ -64,16 +70,15 @@ def generate_images(
     allow: tuple[str, ...] | list[str] = (),
     device: str = "cpu",
 ) -> GeneratedImages:
-    """Draw `count` images. Image i uses seed + i, so that the first one is what it would be alone.
+    """Draw `count` images. Image i uses seed + i, so that the first one is as if alone.
 
-    label: the class of all images, where the run was trained with tokenizer.condition=class; None goes through the
+    label: the class of all images, for a run that was trained with tokenizer.condition=class; None goes through the
         classes in turn
-    given: rows of tokens that are taken from test images, of this class where there is one; columns with
-        tokenizer.order=column
+    given: rows of tokens taken from test images, of this class if there is one; columns with tokenizer.order=column
     temperature, top_k, top_p, seed, cache, device: as in `generate_all`; all tokens may be drawn by default. Patches
         of real values have a temperature alone: see `PatchDensity.draw`
 
-    Raises UserError where the run does not draw images, and for a class or rows that it does not have.
+    Raises UserError for a run that draws no images, and for a class or rows that it does not have.
     """
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     loaded = load_to_draw(run, sampling, which=which, outputs=outputs, device=device, allow=allow)
@@ -87,8 +92,8 @@ def generate_images(
     prompt, tokens = torch.empty(count, 0, *tokenizer.item, dtype=torch.int64), len(tokenizer.cells)
     if given:
         width = _check_given(loaded, tokenizer, given)
-        true, theirs = _test_images(loaded, count, label)
-        classes = None if classes is None else theirs
+        true, true_classes = _test_images(loaded, count, label)
+        classes = None if classes is None else true_classes
         prompt = tokenizer.encode(true)[:, : given * width]  # (n, given tokens)
     start = tokenizer.start(torch.zeros(count, dtype=torch.int64) if classes is None else classes)
     prompts = torch.cat([start[:, None], prompt], 1)  # (n, 1 + given tokens, *item)
@@ -99,11 +104,18 @@ def generate_images(
             loaded.model, loaded.objective, prompts, missing, temperature, seeds, cache=cache, stats=stats
         )
     else:
-        samplers = [Sampler(temperature, top_k, each, top_p) for each in seeds]
-        drawn = _write_ids(loaded.model, prompts, samplers, missing, cache=cache, stats=stats)
+        choose = samplers(count, temperature, top_k, top_p, seed)
+        steps = decode_batch(loaded.model, prompts.tolist(), choose, max_tokens=missing, cache=cache, stats=stats)
+        drawn = torch.cat([prompt, torch.tensor(collected(steps, count))], 1)
     images = tokenizer.decode(drawn)
     return GeneratedImages(
-        images, tokenizer.levels, classes, true, _mask(tokenizer, prompt.shape[1], images), stats, loaded
+        images=images,
+        levels=tokenizer.levels,
+        classes=classes,
+        true=true,
+        given=_mask(tokenizer, prompt.shape[1], images),
+        stats=stats,
+        loaded=loaded,
     )
 
 
@@ -112,18 +124,12 @@ def load_to_draw(run: Run, sampling: dict[str, Any], *, device: str, **settings:
 
     Raises UserError for options out of range, and for a device or a run that does not exist.
     """
-    usual = sampling["temperature"] == 1  # which is as if it were not set
-    check_options(1, None, None, {**sampling, "temperature": None if usual else sampling["temperature"]})
+    options = dict(sampling)
+    if options["temperature"] == 1:
+        options["temperature"] = None  # the default, as if it were not set
+    check_options(1, None, None, options)
     check_device(device)
     return run if isinstance(run, Loaded) else load(run, device=device, **settings)
-
-
-def _write_ids(
-    model: Model, prompts: Tensor, samplers: list[Sampler], missing: int, *, cache: bool, stats: Stats
-) -> Tensor:
-    """Return the token ids (n, N) of images that begin with prompts (n, 1 + given tokens)."""
-    steps = decode_batch(model, prompts.tolist(), samplers, max_tokens=missing, cache=cache, stats=stats)
-    return torch.cat([prompts[:, 1:], torch.tensor(collected(steps, len(prompts)))], 1)
 
 
 def _refuse_cutting(loaded: Loaded, top_k: int | None, top_p: float | None) -> None:
@@ -137,7 +143,7 @@ def _refuse_cutting(loaded: Loaded, top_k: int | None, top_p: float | None) -> N
 
 
 def _image_tokenizer(loaded: Loaded) -> ImageTokens:
-    """The tokenizer of a run that draws images. Raises UserError for other runs, and without what it learned."""
+    """Return the tokenizer of a run that draws images. Raises UserError for other runs, and if its state is lost."""
     objective = loaded.objective
     if not isinstance(loaded.tokenizer, ImageTokens) or not (objective.predicts_next or objective.reads_start):
         raise UserError(
@@ -145,15 +151,13 @@ def _image_tokenizer(loaded: Loaded) -> ImageTokens:
             "images, such as tokenizer=levels, or of objective=patch_density"
         )
     tokenizer = loaded.tokenizer
-    try:
-        tokenizer.decode(torch.zeros(1, len(tokenizer.cells), *tokenizer.item, dtype=torch.int64))
-    except ValueError as error:
-        raise UserError(f"{loaded.folder.path} has lost its {TOKENIZER}: {error}") from error
+    image = torch.zeros(1, len(tokenizer.cells), *tokenizer.item, dtype=torch.int64)
+    check_learned(loaded, partial(tokenizer.decode, image))
     return tokenizer
 
 
 def _classes(loaded: Loaded, tokenizer: ImageTokens, count: int, label: int | None) -> Tensor | None:
-    """The class of each image; None for a run without classes. Raises UserError for a class that the data lacks."""
+    """Return the class of each image; None for a run without classes. Raises UserError for an unknown class."""
     if tokenizer.condition is None:
         if label is not None:
             raise UserError(
@@ -171,7 +175,7 @@ def _classes(loaded: Loaded, tokenizer: ImageTokens, count: int, label: int | No
 
 
 def _check_given(loaded: Loaded, tokenizer: ImageTokens, given: int) -> int:
-    """Return the tokens of a row. Raises UserError for more rows than leave something to draw."""
+    """Return the number of tokens of a row. Raises UserError for so many rows that nothing is left to draw."""
     if tokenizer.order == "random":
         raise UserError(f"given={given}: {loaded.folder.name} draws tokens in a random order, not row by row")
     rows, width = loaded.model.ctx.tokens.grid
@@ -182,7 +186,7 @@ def _check_given(loaded: Loaded, tokenizer: ImageTokens, given: int) -> int:
 
 
 def _test_images(loaded: Loaded, count: int, label: int | None) -> tuple[Tensor, Tensor]:
-    """The first test images, of a class if one is named, with their classes. Raises UserError for too few."""
+    """Return the first test images, of a class if one is named, with their classes. Raises UserError for too few."""
     split = splits_of(loaded).test
     assert isinstance(split, ImageTokenSplit)
     batch = split.images.batch(torch.arange(len(split)), None)
@@ -194,7 +198,7 @@ def _test_images(loaded: Loaded, count: int, label: int | None) -> tuple[Tensor,
 
 
 def _mask(tokenizer: ImageTokens, count: int, images: Tensor) -> Tensor:
-    """The pixels (height, width) bool of the first `known` tokens."""
+    """Return the pixels (height, width) bool of the first `count` tokens."""
     height, width = images.shape[2:]
     side = math.isqrt(height * width // len(tokenizer.cells))
     cells = torch.zeros(len(tokenizer.cells), dtype=torch.bool)
@@ -203,15 +207,8 @@ def _mask(tokenizer: ImageTokens, count: int, images: Tensor) -> Tensor:
     return grid.repeat_interleave(side, 0).repeat_interleave(side, 1)
 
 
-_SIDE = 64  # pixels of the picture that an image has at least
-_GROUP = 10  # completions side by side
-_GAP = 2  # pixels of an image between two
-_PAPER = 255
-_ABSENT = 128  # the gray of pixels that were not given
-
-
 def write_grid(result: GeneratedImages, path: Path) -> Path:
-    """Write the images row by row; completions as three rows: what was given, the completion, the true image."""
+    """Write the images row by row; completions as three rows: the given pixels, the completion, the true image."""
     images = bytes_of(result.images, result.levels)
     if result.true is None:
         columns = _columns(len(images))
@@ -219,7 +216,7 @@ def write_grid(result: GeneratedImages, path: Path) -> Path:
     else:
         true = bytes_of(result.true, result.levels)
         shown = torch.where(result.given, true, torch.full_like(true, _ABSENT))
-        groups = zip(*(each.split(_GROUP) for each in (shown, images, true)), strict=True)
+        groups = zip(shown.split(_GROUP), images.split(_GROUP), true.split(_GROUP), strict=True)
         lines = tuple(line for group in groups for line in group)
     return save(paste(lines), path)
 
@@ -235,12 +232,14 @@ def bytes_of(images: Tensor, levels: int) -> Tensor:
 
 
 def _columns(count: int) -> int:
-    """Images in a row: ten where that fills the rows, as there are ten classes often, else a square."""
-    return 10 if count % 10 == 0 else min(count, max(1, round(count**0.5)))
+    """Return the number of images in a row."""
+    if count % 10 == 0:  # full rows: data often have ten classes
+        return 10
+    return min(count, max(1, round(count**0.5)))
 
 
 def paste(lines: tuple[Tensor, ...]) -> Tensor:
-    """Rows of images (n, C, height, width) uint8 -> one picture (height, width, C), white between them."""
+    """Return rows of images (n, C, height, width) uint8 as one picture (height, width, C), white between them."""
     channels, height, width = lines[0].shape[1:]
     most = max(map(len, lines))
     picture = torch.full((channels, len(lines) * (height + _GAP) - _GAP, most * (width + _GAP) - _GAP), _PAPER)
@@ -263,9 +262,6 @@ def save(picture: Tensor, path: Path) -> Path:
     return path
 
 
-# Tokens of images that are real values, written one after another.
-
-
 @torch.inference_mode()
 def write_patches(
     model: Model,
@@ -280,26 +276,28 @@ def write_patches(
 ) -> Tensor:
     """Return the tokens (n, N, V) of images that begin with prompts (n, 1 + given tokens, V), on the CPU.
 
-    missing: tokens to write; seeds: of each image, so that it is what it would be alone
+    missing: tokens to write; seeds: of each image, so that it is as if alone
 
-    Raises UserError where a prediction is not finite.
+    Raises UserError if a prediction is not finite.
     """
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     device = next(model.parameters()).device
     kept = new_cache(model, len(prompts), stats) if cache else None
     if not cache:
         stats.method = f"{NO_CACHE} (cache=false)"
-    tokens, started = prompts, time.perf_counter()
+    tokens, counted = prompts, time.perf_counter()
     for _ in range(missing):
         new = tokens if kept is None else tokens[:, kept.length :]
         prediction = _last(model, new.to(device), kept)  # (n, V')
         if not bool(prediction.isfinite().all()):
             raise UserError("the model's predictions are not finite: its weights are broken; try which=previous")
-        drawn = [objective.draw(each, temperature, own) for each, own in zip(prediction, generators, strict=True)]
+        pairs = zip(prediction, generators, strict=True)
+        drawn = [objective.draw(patch, temperature, generator) for patch, generator in pairs]
         tokens = torch.cat([tokens, torch.stack(drawn)[:, None]], 1)
-        stats.steps, stats.tokens = stats.steps + 1, stats.tokens + len(drawn)
-        stats.seconds = time.perf_counter() - started
-        stats.first_seconds = stats.first_seconds or stats.seconds
+        now = time.perf_counter()
+        stats.steps += 1
+        stats.count(len(drawn), now - counted)
+        counted = now
     if kept is not None and stats.steps:
         stats.cache_bytes = kept.bytes
         stats.cache_bytes_per_token = kept.bytes / kept.length / len(prompts)
@@ -307,7 +305,7 @@ def write_patches(
 
 
 def _last(model: Model, tokens: Tensor, cache: Cache | None) -> Tensor:
-    """The prediction (n, V') for what follows the last token, on the CPU."""
+    """Return the prediction (n, V') of the token after the last one, on the CPU."""
     if cache is not None:
         return model(tokens, cache=cache)[:, -1].float().cpu()
     length = tokens.shape[1]

@@ -1,5 +1,4 @@
-"""How good drawn images and written sounds are: what another run reads or hears in them; how near images are to
-training images.
+"""Judges of drawn images and written sounds: the readings of another run, and the distance to training images.
 
 A model that copies its training images draws images at a distance of zero; images of the test split, which no model
 has seen, show how near an image lies to the nearest training image otherwise.
@@ -28,7 +27,7 @@ _CHUNK = 4096  # training images that are compared at a time
 
 @dataclass(frozen=True)
 class Reading:
-    """What a classifier reads. share: of images read as the class that was asked for; read: (n,) int64."""
+    """A classifier's readings. share: of images read as the class that was asked for; read: (n,) int64"""
 
     share: float
     read: Tensor
@@ -78,7 +77,7 @@ def read_by(judge: Loaded, result: GeneratedImages) -> Reading:
 
 
 def check_hears(judge: Loaded, rate: int) -> None:
-    """Raise UserError for a run that does not write down what is in sounds of `rate` samples a second."""
+    """Raise UserError for a run that does not transcribe sounds of `rate` samples a second."""
     name, source = judge.folder.name, judge.data.spec.source
     if not isinstance(judge.objective, Transcriber) or source is None or source.modality != "audio":
         raise UserError(f"judge={name} does not write down what is in a sound; use a run of objective=ctc on sounds")
@@ -87,7 +86,7 @@ def check_hears(judge: Loaded, rate: int) -> None:
 
 
 def heard_by(judge: Loaded, sounds: Sequence[Tensor]) -> list[str]:
-    """Return the text that another run hears in each sound (T,) int16; "" in one that is too short for a token.
+    """Return the text that another run hears in each sound (T,) int16; "" for a sound too short for a token.
 
     The judge has passed `check_hears`.
     """
@@ -110,7 +109,7 @@ def heard_by(judge: Loaded, sounds: Sequence[Tensor]) -> list[str]:
 
 
 def distances(result: GeneratedImages) -> Distances:
-    """Return how far drawn images, and as many test images, are from the nearest training image."""
+    """Return the distances of drawn images, and of as many test images, to the nearest training image."""
     train, _, test = splits_of(result.loaded)
     assert isinstance(train, ImageTokenSplit)
     assert isinstance(test, ImageTokenSplit)
@@ -119,7 +118,7 @@ def distances(result: GeneratedImages) -> Distances:
 
 
 def _nearest(images: Tensor, train: ImageTokenSplit, levels: int) -> Tensor:
-    """The distance of each image (n, C, height, width) to the nearest of the training split: (n,)."""
+    """Return the distance of each image (n, C, height, width) to the nearest of the training split: (n,)."""
     flat = images.flatten(1).float() / (levels - 1)
     nearest = torch.full((len(flat),), torch.inf)
     for order in torch.arange(len(train)).split(_CHUNK):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,13 @@ from blockyard.runs.load import Loaded
 
 log = logging.getLogger("blockyard")
 
+MOST_DRAFT_TOKENS = 64
+COLDEST, HOTTEST = 1e-6, 1e6  # temperatures by which single precision can divide scores
+
 
 @dataclass
 class GeneratedText:
-    """A prompt, its source where there is one, the token ids and text generated so far, and what stands behind them."""
+    """A prompt, its source if there is one, the token ids and text generated so far, and the suffix behind them."""
 
     prompt: str
     prompt_ids: list[int]
@@ -33,7 +37,7 @@ class GeneratedText:
 
 
 def prepare_texts(loaded: Loaded, prompts: Sequence[str], sources: Sequence[str] | None) -> list[GeneratedText]:
-    """One entry per prompt and source. Raises UserError where the run cannot continue them."""
+    """Return one entry for each prompt and source. Raises UserError if the run cannot continue them."""
     name, ctx = loaded.folder.name, loaded.model.ctx
     if loaded.objective.target == "symbols":
         raise UserError(
@@ -73,19 +77,24 @@ def prepare_texts(loaded: Loaded, prompts: Sequence[str], sources: Sequence[str]
 
 
 def check_tokenizer(loaded: Loaded) -> None:
-    """Raise UserError where a run is of no text, or has lost its vocabulary."""
+    """Raise UserError for a run of anything else than text, and for one that has lost its vocabulary."""
     name = loaded.folder.name
     if not isinstance(loaded.tokenizer, TextTokenizer):
         drawn = "; images=16 draws some" if isinstance(loaded.tokenizer, ImageTokenizer) else ""
         raise UserError(f"{name} is a model of {loaded.data.spec.things}; generate needs a model of text{drawn}")
+    check_learned(loaded, partial(loaded.tokenizer.encode, ""))
+
+
+def check_learned(loaded: Loaded, use: Callable[[], object]) -> None:
+    """Raise UserError if a run has lost the state that its tokenizer learned. use: needs it, and raises ValueError"""
     try:
-        loaded.tokenizer.encode("")
-    except ValueError as error:  # its vocabulary was learned from the data
+        use()
+    except ValueError as error:
         raise UserError(f"{loaded.folder.path} has lost its {TOKENIZER}: {error}") from error
 
 
 def check_has_end(loaded: Loaded, length_penalty: float) -> None:
-    """Raise UserError for a penalty of the length where all hypotheses have the same one."""
+    """Raise UserError for a penalty of the length if all hypotheses have the same length."""
     if loaded.model.ctx.tokens.end is None:
         raise UserError(
             f"length_penalty={length_penalty:g} has no effect: the data of {loaded.folder.name} has no end token, so "
@@ -94,7 +103,7 @@ def check_has_end(loaded: Loaded, length_penalty: float) -> None:
 
 
 def _fit(loaded: Loaded, prompt_ids: list[int]) -> list[int]:
-    """The prompt, or its end where the model sees less. Raises UserError where cutting would lose the start token."""
+    """Return the prompt, or its end if the model sees less. Raises UserError if a cut would lose the start token."""
     if loaded.model.ctx.tokens.end is not None:
         longest = max_length(loaded.model)
         if len(prompt_ids) > longest:
@@ -111,7 +120,7 @@ def _fit(loaded: Loaded, prompt_ids: list[int]) -> list[int]:
 
 
 def _source_ids(loaded: Loaded, source: str) -> list[int]:
-    """The tokens of a source that stands in front of what is written. Raises UserError for one without any."""
+    """Return the tokens of a source that stands in front of its text. Raises UserError for a source without any."""
     token_ids = encode_text(loaded, "source", source)
     if not token_ids:
         raise UserError("a source is empty: give at least one character")
@@ -119,7 +128,7 @@ def _source_ids(loaded: Loaded, source: str) -> list[int]:
 
 
 def encode_sources(loaded: Loaded, sources: list[str]) -> Memory:
-    """The encoder's output for the sources: texts, or names of files. Raises UserError for one that it cannot read."""
+    """Return the encoder's output for the sources: texts, or names of files. Raises UserError for an unreadable one."""
     batch = source_batch(loaded, sources)
     longest, lengths = batch.inputs.shape[1], batch.lengths
     limit = loaded.model.ctx.source_tokens.max_len
@@ -129,18 +138,19 @@ def encode_sources(loaded: Loaded, sources: list[str]) -> Memory:
     device = next(loaded.model.parameters()).device
     source, model = batch.inputs, loaded.model
     assert isinstance(model, EncodesSource)
-    same_length = lengths is None or bool((lengths == longest).all())
+    if lengths is not None:
+        lengths = None if bool((lengths == longest).all()) else lengths.to(device)
     with torch.inference_mode():
         try:
-            return model.encode(source.to(device), None if lengths is None or same_length else lengths.to(device))
+            return model.encode(source.to(device), lengths)
         except ValueError as error:
             raise UserError(f"the sources cannot be encoded in one batch: {error}") from error
 
 
 def source_batch(loaded: Loaded, sources: Sequence[str]) -> Batch:
-    """The sources as inputs, with their lengths where they differ in length.
+    """Return the sources as inputs, with their lengths if these differ.
 
-    sources: texts where the run's sources are texts, or else names of files. Raises UserError for one that is empty,
+    sources: texts if the run's sources are texts, or else names of files. Raises UserError for a source that is empty,
     cannot be read, or is longer than the run's sources.
     """
     tokenizer = loaded.components.source_tokenizer
@@ -156,12 +166,15 @@ def source_batch(loaded: Loaded, sources: Sequence[str]) -> Batch:
     if bool((lengths == lengths[0]).all()):
         return Batch(torch.cat(sequences))
     longest = int(lengths.max())
-    padded = [F.pad(each, ((0, 0) * (each.ndim - 2) + (0, longest - each.shape[1]))) for each in sequences]
+    padded = []
+    for sequence in sequences:  # (1, T) or (1, T, C)
+        of_channels = (0, 0) * (sequence.ndim - 2)
+        padded.append(F.pad(sequence, (*of_channels, 0, longest - sequence.shape[1])))
     return Batch(torch.cat(padded), lengths=lengths)
 
 
 def encode_text(loaded: Loaded, name: str, text: str, tokenizer: Tokenizer | None = None) -> list[int]:
-    """The token ids of a prompt or source; warns where the tokenizer does not know a character."""
+    """Return the token ids of a prompt or source; warn if the tokenizer does not know a character."""
     tokenizer = tokenizer or loaded.tokenizer
     assert isinstance(tokenizer, TextTokenizer)
     try:
@@ -171,8 +184,9 @@ def encode_text(loaded: Loaded, name: str, text: str, tokenizer: Tokenizer | Non
         raise UserError(f"the {name} is not valid text: {error}") from error
     if getattr(tokenizer, "reads_ids", False):  # numbers, which may stand apart by any white space
         most = loaded.components.tokens().vocabulary or 0
-        if wrong := [token_id for token_id in token_ids if not 0 <= token_id < most]:
-            raise UserError(f"the {name} has token id {wrong[0]}; the model reads ids from 0 to {most - 1}")
+        for token_id in token_ids:
+            if not 0 <= token_id < most:
+                raise UserError(f"the {name} has token id {token_id}; the model reads ids from 0 to {most - 1}")
         return token_ids
     if decoded != text:
         unknown = sorted({c for c in text if tokenizer.decode(tokenizer.encode(c)) != c})
@@ -181,14 +195,8 @@ def encode_text(loaded: Loaded, name: str, text: str, tokenizer: Tokenizer | Non
     return token_ids
 
 
-# Validates the options of `blockyard generate` that need no model.
-
-MOST_DRAFT_TOKENS = 64
-COLDEST, HOTTEST = 1e-6, 1e6  # temperatures by which single precision can divide scores
-
-
 def read_lines(option: str, path: str) -> list[str]:
-    """The non-empty lines of a file. Raises UserError naming the option where there are none."""
+    """Return the non-empty lines of a file. Raises UserError with the name of the option if there are none."""
     try:
         lines = [line for line in Path(path).read_text(encoding="utf-8-sig").split("\n") if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
@@ -199,7 +207,7 @@ def read_lines(option: str, path: str) -> list[str]:
 
 
 def check_options(max_tokens: int, beam: int | None, length_penalty: float | None, sampling: dict[str, Any]) -> None:
-    """Raise UserError for a value out of range, and for one that has no effect with the others."""
+    """Raise UserError for a value out of range, and for a value without effect beside the others."""
     options = {name: value for name, value in sampling.items() if value is not None}
     ranges = {
         "temperature": (
@@ -242,7 +250,7 @@ def check_draft_options(draft: bool, draft_tokens: int | None, beam: int | None)
 
 
 def check_compiled(compiled: bool, others: Mapping[str, object], cache: bool) -> None:
-    """Raise UserError for compile=true with what reads more than one token in a pass, or keeps no cache.
+    """Raise UserError for compile=true with options that read more than one token in a pass, or keep no cache.
 
     others: options that exclude it, by name; None where not given
     """
@@ -250,8 +258,8 @@ def check_compiled(compiled: bool, others: Mapping[str, object], cache: bool) ->
         return
     for name, value in others.items():
         if value is not None:
-            reason = "reorders the caches" if name == "beam" else "reads more than one token in a pass"
-            reason = "keeps the keys of its source outside the caches" if name == "sources" else reason
+            reasons = {"beam": "reorders the caches", "sources": "keeps the keys of its source outside the caches"}
+            reason = reasons.get(name, "reads more than one token in a pass")
             raise UserError(f"compile=true and {name}= exclude each other: {name} {reason}; leave one out")
     if not cache:
         raise UserError("compile=true and cache=false exclude each other: a step without a cache grows; leave one out")
@@ -264,5 +272,7 @@ def check_device(device: str) -> None:
         raise UserError(f"device={device}: expected cpu, cuda, or one of several such as cuda:1")
     count = torch.cuda.device_count() if kind == "cuda" else 1
     if int(number or 0) >= count:
-        available = "no CUDA device" if kind == "cuda" and not count else f"{count} {kind} device{'s' * (count > 1)}"
+        available = f"{count} {kind} devices" if count > 1 else f"1 {kind} device"
+        if not count:
+            available = "no CUDA device"
         raise UserError(f"device={device}: this machine has {available}; use device=cpu")

@@ -13,8 +13,8 @@ from blockyard.generate.stepper import Stepper
 class RetractingStepper(Stepper):
     """One sequence that grows by guesses.
 
-    Where every layer's cache can be cropped, it is. Otherwise (a recurrent state) `mark` keeps a snapshot of it, which
-    `retract` continues from: tokens that stay are then read a second time, in a pass of their own that `mark` makes.
+    The cache is cropped if every layer's can be. Otherwise (a recurrent state) `mark` keeps a snapshot, and `retract`
+    continues from it: tokens that stay are then read a second time, in a separate pass of `mark`.
 
     most: the largest number of tokens that are taken back. Raises UserError for a cache that cannot be taken back.
     """
@@ -47,11 +47,11 @@ class RetractingStepper(Stepper):
 
     @property
     def room(self) -> int | None:
-        """How many tokens can follow before the sequence has to be cut; None where it never is."""
+        """The number of tokens that can follow before the sequence has to be cut; None if it never is."""
         return None if self.limit is None else self.limit - len(self.sequences[0])
 
     def mark(self) -> None:
-        """All tokens so far stay. Call it before tokens that may be taken back."""
+        """Keep all tokens so far for good. Call it before tokens that may be taken back."""
         self.start_clock()
         self.cut()
         if self._cache is None or self._cache.croppable:

@@ -15,9 +15,9 @@ from blockyard.errors import UserError
 
 
 def to_finite(scores: Tensor) -> Tensor:
-    """Scores (..., V) in single precision on the CPU. Raises UserError where the largest is NaN or infinite."""
+    """Return scores (..., V) in single precision on the CPU. Raises UserError if the largest is NaN or infinite."""
     scores = scores.detach().float().cpu()
-    top = scores.amax(-1)  # NaN where any score is; a score of minus infinity is never chosen
+    top = scores.amax(-1)  # NaN if any score is; a score of minus infinity is never chosen
     if not bool(top.isfinite().all()):
         value = "NaN" if bool(top.isnan().any()) else "infinite"
         raise UserError(f"the model's scores are {value}: its weights are broken; try which=previous or another run")
@@ -25,14 +25,15 @@ def to_finite(scores: Tensor) -> Tensor:
 
 
 def probabilities(scores: Tensor, temperature: float, top_k: int | None, top_p: float | None) -> Tensor:
-    """The distribution (V,) to sample from, for scores (V,).
+    """Return the distribution (V,) to sample from, for scores (V,).
 
-    Keeps the `top_k` most likely tokens (None or 0: all), and of those the smallest set whose probabilities at this
-    temperature sum to at least `top_p`; all others get probability 0.
+    Keeps the `top_k` most likely tokens (None or 0: all), and of these the smallest set with probabilities at this
+    temperature that sum to at least `top_p`. All others get probability 0.
     """
     if top_k and top_k < len(scores):
         top = scores.topk(top_k).indices
         scores = torch.full_like(scores, -math.inf).index_copy(0, top, scores[top])
+    # Less the largest before the division: at a low temperature the quotient would overflow.
     weights = torch.softmax((scores - scores.max()) / temperature, dim=-1)  # (V,)
     if top_p is None or top_p >= 1:
         return weights
@@ -50,26 +51,31 @@ class Sampler:
         self._generator = torch.Generator().manual_seed(seed)
 
     def __call__(self, scores: Tensor) -> int:
-        """A token id drawn by scores (V,), the most likely at temperature 0. Raises UserError as `to_finite` does."""
+        """Draw a token id by scores (V,); the most likely one at temperature 0. Raises UserError like `to_finite`."""
         return self.draw(self.distribution(scores))
 
     def distribution(self, scores: Tensor) -> Tensor:
-        """The distribution (V,) that it draws from. Raises UserError as `to_finite` does."""
+        """Return the distribution (V,) to draw from. Raises UserError as `to_finite` does."""
         scores = to_finite(scores)
         if self.temperature == 0:
             return torch.zeros_like(scores).index_fill(0, scores.argmax(), 1.0)
         return probabilities(scores, self.temperature, self.top_k, self.top_p)
 
     def draw(self, weights: Tensor) -> int:
-        """A token id drawn from a distribution (V,)."""
+        """Draw a token id from a distribution (V,)."""
         if self.temperature == 0:
             return int(weights.argmax())
         return int(torch.multinomial(weights, 1, generator=self._generator))
 
     def permutation(self, count: int) -> list[int]:
-        """The numbers from 0 to `count` - 1 in an order that is drawn."""
+        """Return the numbers from 0 to `count` - 1 in a random order."""
         return torch.randperm(count, generator=self._generator).tolist()
 
     def uniform(self) -> float:
-        """A number drawn from [0, 1)."""
+        """Draw a number from [0, 1)."""
         return float(torch.rand((), generator=self._generator, dtype=torch.float64))
+
+
+def samplers(count: int, temperature: float, top_k: int | None, top_p: float | None, seed: int | None) -> list[Sampler]:
+    """Return a sampler for each of `count` outputs. Output i has seed + i, so that the first one is as if alone."""
+    return [Sampler(temperature, top_k, (seed or 0) + index, top_p) for index in range(count)]

@@ -29,22 +29,22 @@ Proposal = tuple[list[int], list[Tensor]]  # token ids, and the distribution (V,
 
 
 class Draft(Protocol):
-    """Proposes how a sequence goes on."""
+    """Proposes the next tokens of a sequence."""
 
     def propose(self, most: int, sampler: Sampler, vocabulary: int) -> Proposal:
-        """At most `most` token ids after the sequence, and their distributions."""
+        """Return at most `most` token ids after the sequence, and their distributions."""
 
     def accept(self, kept: int, token_id: int) -> None:
-        """The sequence goes on with the first `kept` of the proposed tokens and then this one."""
+        """Continue the sequence with the first `kept` of the proposed tokens and then this one."""
 
 
 @dataclass
 class SpeculativeStats(Stats):
-    """What speculative decoding cost. `steps` counts all passes of the model, `rounds` those that read proposals.
+    """The cost of speculative decoding. `steps` counts all passes of the model, `rounds` passes that read proposals.
 
-    draft: what proposed; draft_seconds: the time it took
+    draft: the name of the draft; draft_seconds: its time
     proposals: the number of proposed tokens in each round
-    tested, accepted: proposed tokens up to the first rejected one, and those that were accepted
+    tested, accepted: the number of proposed tokens up to the first rejected one, and of accepted ones
     """
 
     draft: str = ""
@@ -78,7 +78,7 @@ class SpeculativeStats(Stats):
 
 
 def expected_tokens(acceptance: float, draft_tokens: int) -> float:
-    """(1 - alpha^(gamma + 1)) / (1 - alpha), the tokens that a pass over gamma proposals is expected to give."""
+    """Return (1 - alpha^(gamma + 1)) / (1 - alpha), the expected number of tokens of a pass over gamma proposals."""
     return sum(acceptance**count for count in range(draft_tokens + 1))
 
 
@@ -97,7 +97,7 @@ def speculate(
 ) -> Iterator[list[int]]:
     """Yield the token ids after one prompt, at least one a round; `stats` is updated on the way.
 
-    Raises UserError where the model's cache cannot be taken back.
+    Raises UserError if the model's cache cannot be taken back.
     """
     stepper = RetractingStepper(model, list(prompt), draft_tokens, cache=cache, memory=memory, stats=stats, end=end)
     budget = remaining = tokens_left(model, prompt, max_tokens, end)
@@ -105,10 +105,11 @@ def speculate(
     while remaining:
         stepper.mark()
         started = time.perf_counter()
-        most = min(draft_tokens, remaining - 1)
-        most = max(0, most if stepper.room is None else min(most, stepper.room))
+        most = min(draft_tokens, remaining - 1)  # the round adds a token of the model itself
+        if stepper.room is not None:
+            most = max(0, min(most, stepper.room))
         proposed, weights = draft.propose(most, sampler, vocabulary)
-        # What the text so far has before the text that is written, such as a start token, is never generated.
+        # An n-gram may hold special tokens, such as the start token of the prompt, which are never generated.
         proposed = list(takewhile(lambda token_id: token_id not in special, proposed))
         stats.draft_seconds += time.perf_counter() - started
         token_ids = verify(stepper, proposed, weights, sampler, stats)
@@ -129,7 +130,7 @@ def verify(
     sampler: Sampler,
     stats: SpeculativeStats,
 ) -> list[int]:
-    """Accept a beginning of the proposed tokens and draw one more, which the stepper's sequence then ends with."""
+    """Accept a beginning of the proposed tokens and draw one more; return these, which end the sequence."""
     for token_id in proposed:
         stepper.append([token_id])
     scores = stepper.last_scores(len(proposed) + 1)[0]  # (proposed + 1, V)
@@ -138,6 +139,7 @@ def verify(
     for token_id, q, row in zip(proposed, weights, scores, strict=False):
         p = sampler.distribution(row)  # (V,)
         stats.tested += 1
+        # u q >= p in place of u >= p / q, which has no value if q is rounded to zero.
         if sampler.uniform() * float(q[token_id]) >= float(p[token_id]):
             drawn = sampler.draw(residual(p, q))
             break
@@ -151,7 +153,7 @@ def verify(
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:
-    """The distribution (V,) after a rejection: what p gives beyond q, normalised; p where rounding leaves nothing."""
+    """Return the distribution (V,) after a rejection: max(0, p - q), normalised; p if rounding leaves nothing."""
     beyond = (p - q).clamp_min(0.0)
     total = beyond.sum()
     return beyond / total if total > 0 else p

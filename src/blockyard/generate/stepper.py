@@ -1,8 +1,8 @@
-"""Next-token scores for a batch of growing sequences, from a cache where the model has one.
+"""Next-token scores for a batch of growing sequences, from a cache if the model has one.
 
 With a cache, a step costs one token; without one, the whole sequence runs again. Both treat a sequence that outgrows
-the model alike, so that greedy text is the same: where the position scheme is `bounded`, or a mixer takes sequences of
-one length only, the sequence is cut to its last half context and continues from there; all others simply continue. A
+the model alike, so that greedy text is the same. If the position scheme is `bounded`, or a mixer takes sequences of one
+length only, the sequence is cut to its last half context and continues from there; all others simply continue. A
 sequence that is written up to an end token is never cut, because it would lose its beginning: it stops at the model's
 maximum length (`tokens_left`).
 """
@@ -23,43 +23,47 @@ from blockyard.generate.compiled_step import CompiledStep
 from blockyard.generate.stats import Stats
 from blockyard.model._cache import Cache, HasCache, select_sequences
 
+log = logging.getLogger("blockyard")
+
+FEW = 4  # sequences; from about 16 on both orders of weights take the same time
+NO_CACHE = "full recomputation: the whole sequence ran for each token"
+
 
 def has_fixed_length(model: Model) -> bool:
-    """Whether a mixer of the model takes sequences of one length only."""
+    """Return whether a mixer of the model takes sequences of one length only."""
     return not all(mixer.traits.any_length for mixer in model.mixers)
 
 
 def max_context(model: Model) -> int | None:
-    """The longest sequence that a model takes; None where it takes any length."""
+    """Return the length of the longest sequence that a model takes; None if it takes any length."""
     if has_fixed_length(model):
         return model.ctx.tokens.max_len
-    return int(model.ctx.tokens.max_len * model.position.length_scale) if model.position.bounded else None
+    if not model.position.bounded:
+        return None
+    return int(model.ctx.tokens.max_len * model.position.length_scale)
 
 
 def max_length(model: Model) -> int:
-    """The longest sequence that is written up to an end token: `max_context`, or the data's longest if unbounded."""
+    """Return the length of the longest sequence with an end token: `max_context`, or the data's if unbounded."""
     limit = max_context(model)
     return int(model.ctx.tokens.max_len) if limit is None else limit
 
 
 def tokens_left(model: Model, prompt: Sequence[int], max_tokens: int, end: int | None) -> int:
-    """How many tokens may follow a prompt.
-
-    The last of them, or the end token, is never read, and so may lie one beyond the maximum length.
-    """
-    return max_tokens if end is None else max(0, min(max_tokens, max_length(model) - len(prompt) + 1))
-
-
-FEW = 4  # sequences; from about 16 on the two orders take the same time
+    """Return the number of tokens that may follow a prompt."""
+    if end is None:
+        return max_tokens
+    # The last token is never read, so that it may lie one beyond the maximum length.
+    return max(0, min(max_tokens, max_length(model) - len(prompt) + 1))
 
 
 @contextmanager
 def ordered_for_decoding(model: nn.Module, sequences: int, *, cache: bool) -> Iterator[None]:
-    """While inside, store the weights of linear layers column by column where a CPU decodes few sequences.
+    """Store the weights of linear layers column by column inside this context, if a CPU decodes few sequences.
 
-    A linear layer that reads one token multiplies a vector by a matrix, and its time is that of reading the weights.
-    BLAS reads them faster where the weights of one input are adjacent than where those of one output are, as
-    `nn.Linear` keeps them: 1.8 against 2.9 ms for the 10.6 million weights of a GPT of six layers and width 384, on one
+    A linear layer that reads one token multiplies a vector by a matrix, and takes the time of reading the weights. BLAS
+    reads them faster if the weights of one input are adjacent than if the weights of one output are, as in
+    `nn.Linear`: 1.8 against 2.9 ms for the 10.6 million weights of a GPT of six layers and width 384, on one
     core of an AMD EPYC. Weights that other modules share, such as tied embeddings, stay as they are. No value changes.
 
     cache: whether a step reads one token of each sequence; nothing is stored otherwise
@@ -76,7 +80,7 @@ def ordered_for_decoding(model: nn.Module, sequences: int, *, cache: bool) -> It
 
 
 def _own_weights(model: nn.Module) -> list[nn.Linear]:
-    """The linear layers, one for each weight, whose weight no other kind of module uses and which are `_by_outputs`."""
+    """Return a linear layer for each weight that is stored `_by_outputs` and that no other kind of module uses."""
     modules = list(model.modules())
     others = {
         id(parameter)
@@ -96,17 +100,12 @@ def _store(layer: nn.Linear, *, by_columns: bool) -> None:
 
 
 def _by_outputs(weight: Tensor) -> bool:
-    """Whether a matrix is on the CPU and stored row by row, as `nn.Linear` makes it."""
+    """Return whether a matrix is on the CPU and stored row by row, as `nn.Linear` makes it."""
     return type(weight) is nn.Parameter and weight.device.type == "cpu" and weight.is_contiguous()
 
 
-log = logging.getLogger("blockyard")
-
-NO_CACHE = "full recomputation: the whole sequence ran for each token"
-
-
 def special_token_ids(model: Model, end: int | None) -> list[int]:
-    """Token ids that are predicted and never generated: start, mask, and an end token other than `end`."""
+    """Return token ids that are predicted and never generated: start, mask, and an end token other than `end`."""
     tokens = model.ctx.tokens
     special = {tokens.start, tokens.mask, tokens.end} - {end}
     predicted = math.inf if tokens.predicted is None else tokens.predicted
@@ -114,8 +113,9 @@ def special_token_ids(model: Model, end: int | None) -> list[int]:
 
 
 def describe_cache(cache: Cache) -> str:
-    """What a cache keeps, as text; several kinds where layers differ."""
-    kinds = [kind for layer in cache.layers if (kind := getattr(layer, "kind", "cache"))]
+    """Return the content of a cache as text; several kinds if layers differ."""
+    kinds = [getattr(layer, "kind", "cache") for layer in cache.layers]
+    kinds = [kind for kind in kinds if kind]
     return " and ".join(dict.fromkeys(kinds)) or "nothing cached (no token reads another)"
 
 
@@ -137,9 +137,9 @@ class Stepper:
     """Token sequences of one length that grow together.
 
     memory: the encoded sources, one per sequence, for an encoder-decoder
-    cache: keep what the past gives; where the model cannot, a warning says so and each step runs the whole sequence
-    end: the end token, where there is one; other special tokens never get a score
-    compiled: run each step after the first pass as one compiled function; `check_compiles` tells where that works
+    cache: keep keys, values and states of the past; a model that cannot is warned of, and runs the whole sequence
+    end: the end token, if there is one; other special tokens never get a score
+    compiled: run each step after the first pass as one compiled function, for models that `check_compiles` accepts
     """
 
     def __init__(
@@ -171,18 +171,18 @@ class Stepper:
     def _new_cache(self) -> Cache | None:
         self._step = None
         cache = new_cache(self.model, len(self.sequences), self.stats)
-        if cache is not None:
-            self.stats.method += ", compiled step" * self._compiled
+        if cache is not None and self._compiled:
+            self.stats.method += ", compiled step"
         return cache
 
     @torch.inference_mode()
     def scores(self) -> Tensor:
-        """Scores of the next token of each sequence: (R, V)."""
+        """Return the scores of the next token of each sequence: (R, V)."""
         return self.last_scores(1)[:, 0]
 
     @torch.inference_mode()
     def last_scores(self, count: int) -> Tensor:
-        """Scores of what follows each of the last `count` tokens, which no cache may hold yet: (R, count, V)."""
+        """Return the scores after each of the last `count` tokens, which no cache may hold yet: (R, count, V)."""
         self.start_clock()
         self.stats.steps += 1
         self.cut()
@@ -208,7 +208,7 @@ class Stepper:
         return scores
 
     def _cached_pass(self, new: Tensor) -> Tensor:
-        """Scores after each of the tokens (R, new) that the cache does not hold yet: (R, new, V)."""
+        """Return the scores after each of the tokens (R, new) that the cache does not hold yet: (R, new, V)."""
         assert self._cache is not None
         if self._compiled and self._cached and new.shape[1] == 1:
             self._step = self._step or CompiledStep(self.model, self._cache)
@@ -249,11 +249,8 @@ class Stepper:
     def count_tokens(self, count: int) -> None:
         """Record `count` generated tokens and the time since the last ones; other sequences may share the cost."""
         now = time.perf_counter()
-        self.stats.tokens += count
-        self.stats.seconds += 0.0 if self._counted is None else now - self._counted
+        self.stats.count(count, 0.0 if self._counted is None else now - self._counted)
         self._counted = now
-        if self.stats.tokens:
-            self.stats.first_seconds = self.stats.first_seconds or self.stats.seconds
 
     def count_unfinished(self) -> None:
         """Record a sequence that reached the model's maximum length without an end token."""
@@ -261,7 +258,7 @@ class Stepper:
         self.stats.max_length = max_length(self.model)
 
     def reorder(self, order: list[int]) -> None:
-        """Let sequence r continue what sequence `order[r]` was; sequences may be repeated or dropped."""
+        """Let sequence r continue the former sequence `order[r]`; sequences may be repeated or dropped."""
         indices = torch.tensor(order, device=self._device)
         sources = [self._sources[number] for number in order]
         if self._size is not None:
@@ -271,7 +268,7 @@ class Stepper:
         if self._cache is not None:
             self._cache.reorder(indices, one_source=True)
         if self.memory is not None and sources != self._sources:
-            # Where every sequence keeps its source, what was computed from it stays.
+            # Only if a sequence changes its source: selecting drops the keys that were computed from it.
             self.memory = select_sequences(self.memory, indices)
             if self._cache is not None:
                 self._cache.memory = self.memory

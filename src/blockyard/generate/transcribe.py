@@ -1,4 +1,4 @@
-"""What a model writes for sources without a decoder: all tokens of a text in one forward pass."""
+"""Texts that a model without a decoder writes for sources: all tokens in one forward pass."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def transcription(
     beam: int | None,
     unused: Mapping[str, object],
 ) -> tuple[list[GeneratedText], Steps, Stats]:
-    """The texts to be written, their token ids, which come in one step, and what they cost.
+    """Return the texts to be written, their token ids, which come in one step, and the cost.
 
-    unused: options that have an effect on decoders only. Raises UserError where one is set, for a prompt, and for
+    unused: options that have an effect on decoders only. Raises UserError for one that is set, for a prompt, and for
     sources that cannot be read.
     """
     name = loaded.folder.name
@@ -49,13 +49,12 @@ def _steps(loaded: Loaded, batch: Batch, beam: int | None, stats: Stats) -> Step
             written = transcribed(loaded.model, loaded.objective, batch.to(device), beam)
         except (ValueError, MemoryError) as error:
             raise UserError(f"the sources cannot be read in one batch: {error}") from error
-    stats.seconds = stats.first_seconds = time.perf_counter() - start
-    stats.tokens = sum(map(len, written))
+    stats.count(sum(map(len, written)), time.perf_counter() - start)
     yield [(index, token_id) for index, token_ids in enumerate(written) for token_id in token_ids]
 
 
 def transcribed(model: Model, objective: Transcriber, batch: Batch, beam: int | None) -> list[list[int]]:
-    """The token ids that a model writes for a batch of sources, which are its inputs."""
+    """Return the token ids that a model writes for a batch of sources, its inputs."""
     lengths = batch.lengths
     if lengths is None:
         lengths = torch.full((len(batch),), batch.inputs.shape[1], device=batch.inputs.device)

@@ -1,4 +1,4 @@
-"""What heads of one prediction per sequence share: from the pooled vector to the outputs."""
+"""The base of heads of one prediction per sequence: from the pooled vector to the outputs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from blockyard.channel_mixer._activation import ACTIVATIONS
 from blockyard.contracts import Context, Head, Seq, Width
 from blockyard.ops.linear import Linear, linear, output
 
+Activation: TypeAlias = Literal["gelu", "relu", "tanh"]
+
 
 def check_one_document(head: Head, seq: Seq) -> None:
-    """Raise ValueError for packed sequences, where one prediction per sequence would mix documents."""
+    """Raise ValueError for packed sequences: one prediction per sequence would mix documents."""
     if seq.segment is not None:
         raise ValueError(
             f"head {type(head).__name__} makes one prediction per sequence and this sequence packs several documents; "
             "pass one document per sequence, or use head=token"
         )
-
-
-Activation: TypeAlias = Literal["gelu", "relu", "tanh"]
 
 
 class Pooled(Head):
@@ -46,16 +45,20 @@ class Pooled(Head):
             )
         self.activation = None if hidden is None else ACTIVATIONS[hidden]
         self.features = self.pooled_width(ctx)
-        inner = self.features if hidden is None else width or ctx.dim
-        make = linear if width is None else output  # a width of its own does not grow with the model
-        self.hidden = None if hidden is None else make(ctx, self.features, inner, bias=True)
+        inner = self.features
+        self.hidden: Linear | None = None
+        if hidden is not None:
+            inner = width or ctx.dim
+            make = linear if width is None else output  # a width as an option does not grow with the model
+            self.hidden = make(ctx, self.features, inner, bias=True)
         self.proj: Linear = output(ctx, inner, ctx.outputs, bias=bias, place="logits")
         if width is not None:
-            self.proj.roles["weight"], self.proj.factor = "fixed", self.proj.factor * ctx.width_ratio
+            self.proj.roles["weight"] = "fixed"
+            self.proj.factor = self.proj.factor * ctx.width_ratio  # undoes the factor of a growing input
         self.rescaled = ctx.tokens.rescaled
 
     def pooled_width(self, ctx: Context) -> int:
-        """The number of features that are pooled from a sequence: model.dim."""
+        """Return the number of features that are pooled from a sequence: model.dim."""
         return ctx.dim
 
     def forward(self, x: Tensor, seq: Seq) -> Tensor:
@@ -63,35 +66,39 @@ class Pooled(Head):
         return self.predict(self.pool(x, seq), seq)
 
     def pool(self, x: Tensor, seq: Seq) -> Tensor:
-        """x (B, prefix + N, D) -> (B, features)."""
+        """Pool x (B, prefix + N, D) -> (B, features)."""
         raise NotImplementedError
 
     def predict(self, h: Tensor, seq: Seq) -> Tensor:
-        """The pooled vector h (B, features) -> (B, V). Raises ValueError for sequences of several documents."""
+        """Predict from the pooled vector h (B, features) -> (B, V). Raises ValueError for several documents."""
         check_one_document(self, seq)
         if self.hidden is not None and self.activation is not None:
             h = self.activation(self.hidden(h))  # (B, width)
         prediction = self.proj(h)  # (B, V)
-        return rescale(prediction, seq) if self.rescaled else prediction
+        if self.rescaled:
+            return rescale(prediction, seq)
+        return prediction
 
 
 def rescale(prediction: Tensor, seq: Seq) -> Tensor:
-    """The prediction (B, steps C) in the units of the inputs: times their size, plus their offset."""
+    """Return the prediction (B, steps C) in the units of the inputs: times their size, plus their offset."""
     if seq.scale is None:
         return prediction
-    offset, size = seq.scale  # (B, 1, C)
-    return (prediction.unflatten(1, (-1, offset.shape[2])) * size + offset).flatten(1)
+    offset, size = seq.scale  # 2 x (B, 1, C)
+    steps = prediction.unflatten(1, (-1, offset.shape[2]))  # (B, steps, C)
+    return (steps * size + offset).flatten(1)
 
 
 def rescale_tokens(prediction: Tensor, seq: Seq) -> Tensor:
-    """The predictions (B, N, steps C) of each token's values in the units of the inputs, as `rescale` does."""
+    """Return the predictions (B, N, steps C) of each token's values in the units of the inputs."""
     if seq.scale is None:
         return prediction
-    offset, size = (part[:, None] for part in seq.scale)  # (B, 1, 1, C)
-    return (prediction.unflatten(2, (-1, offset.shape[3])) * size + offset).flatten(2)
+    offset, size = (part[:, None] for part in seq.scale)  # 2 x (B, 1, 1, C)
+    steps = prediction.unflatten(2, (-1, offset.shape[3]))  # (B, N, steps, C)
+    return (steps * size + offset).flatten(2)
 
 
 def tokens_and_mask(x: Tensor, seq: Seq) -> tuple[Tensor, Tensor | None]:
-    """The tokens after the prefix (B, N, D), and which are real (B, N), or None where all are."""
+    """Return the tokens behind the prefix (B, N, D), and a mask of real ones (B, N), or None if all are real."""
     valid = None if seq.valid is None else seq.valid[:, seq.num_prefix :]
     return x[:, seq.num_prefix :], valid

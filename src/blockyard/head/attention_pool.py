@@ -1,4 +1,4 @@
-"""Attention pool: a learned query attends to all tokens, and a linear layer predicts from what it reads.
+"""Attention pool: a learned query attends to all tokens, and a linear layer predicts from the result.
 
 Source: Lee et al. 2019, Set Transformer (arXiv 1810.00825), section 3.2, PMA with k = 1; Zhai et al. 2022, Scaling
     Vision Transformers (arXiv 2106.04560), section 3.1: the MAP head
@@ -30,20 +30,22 @@ class AttentionPool(Pooled):
     @with_options_of(Pooled)
     def __init__(self, ctx: Context, **options: Any) -> None:
         super().__init__(ctx, **options)
-        self.heads, self.head_dim = ctx.heads, ctx.head_dim
+        self.heads = ctx.heads
+        self.head_dim = ctx.head_dim
         self.scale = ctx.score_scale(ctx.head_dim)
         self.query = nn.Parameter(torch.empty(ctx.dim))
         self.proj_in = linear(ctx, ctx.dim, 2 * ctx.dim, bias=True)
         self.proj_out = linear(ctx, ctx.dim, ctx.dim, bias=True)
 
     def init_weights(self, init: Init) -> None:
-        """A query whose scores start near zero, so that pooling starts as a mean."""
+        """Draw a query with scores near zero, so that pooling starts as a mean."""
         init.normal("query")
 
     def pool(self, x: Tensor, seq: Seq) -> Tensor:
-        """x (B, prefix + N, D) -> (B, D); a sequence without tokens reads zero."""
+        """x (B, prefix + N, D) -> (B, D). A sequence without tokens reads zero."""
         x, valid = tokens_and_mask(x, seq)
         k, v = self.proj_in(x).unflatten(-1, (2, self.heads, self.head_dim)).permute(2, 0, 3, 1, 4)  # (B, H, N, K)
+        # The query is trained as it is: a projection of a constant would be another constant.
         q = self.query.view(1, self.heads, 1, self.head_dim).expand(len(x), -1, -1, -1)  # (B, H, 1, K)
         mask = None
         if valid is not None:

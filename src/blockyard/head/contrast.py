@@ -1,4 +1,4 @@
-"""Contrast: what is predicted of each token, beside the learned code of what stands there.
+"""Contrast: a prediction for each token, beside the learned code of the token itself.
 
 Source: Baevski et al. 2020, wav2vec 2.0 (arXiv 2006.11477), sections 2 and 3.2, equations 1 and 4; Jang et al. 2017,
     Categorical Reparameterization with Gumbel-Softmax (arXiv 1611.01144), the straight-through estimator of the codes
@@ -6,10 +6,9 @@ Reference: transformers Wav2Vec2ForPreTraining: project_hid, project_q, quantize
 Equation: (W_c x_n, W_q q(z_n)), z_n the embedder's vector at token n before it was hidden, q a product quantization
 Cost: O(N D G V) time, (E + 1) G V + V C + (D + C + 2) F parameters
 
-Codes stay in use by an auxiliary loss, `diversity` times 1 - P / (G V), P the perplexity of how often hidden tokens
-choose each code, summed over groups. The first softmax has temperature `temperature`; each training pass multiplies it
-by `decay` until it is `least`. With trainer.accumulate there are several passes in an update, and the perplexity is
-that of a micro-batch.
+Codes stay in use by an auxiliary loss, `diversity` times 1 - P / (G V), P the perplexity of the shares of codes among
+hidden tokens, summed over groups. The first softmax has temperature `temperature`; each training pass multiplies it by
+`decay` until it is `least`. With trainer.accumulate a step has several passes, and the perplexity is of a micro-batch.
 """
 
 from __future__ import annotations
@@ -31,7 +30,12 @@ Decay = Annotated[float, Gt(0), Le(1)]
 
 
 class Quantized(NamedTuple):
-    """vectors: (B, N, C), the chosen codes side by side; codes: (B, N, G) int64; shares: (B, N, G, V), the softmax."""
+    """Vectors as codes.
+
+    vectors: (B, N, C), the chosen codes side by side
+    codes: (B, N, G) int64, their indices
+    shares: (B, N, G, V), the softmax over codes
+    """
 
     vectors: Tensor
     codes: Tensor
@@ -53,19 +57,21 @@ class GumbelQuantizer(nn.Module):
         self, ctx: Context, width: int, *, groups: int, codes: int, start: float, least: float, decay: float
     ) -> None:
         super().__init__()
-        self.start, self.least, self.decay = start, least, decay
+        self.start = start
+        self.least = least
+        self.decay = decay
         factor = ctx.parametrization.factor("output", ctx)
         self.logits = Linear(ctx.dim, groups * codes, bias=True, std=1.0, role="output", factor=factor)
         self.codebook = nn.Parameter(torch.empty(groups, codes, width // groups))
         self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
 
     def init_weights(self, init: Init) -> None:
-        """Codes are uniform in [-1, 1]."""
+        """Draw codes uniformly in [-1, 1]."""
         init.uniform("codebook", 1.0)
 
     @property
     def temperature(self) -> Tensor:
-        """That of the next forward pass in training, a scalar."""
+        """The temperature of the next forward pass in training, a scalar."""
         return (self.start * self.decay ** self.passes.double()).clamp_min(self.least)
 
     def forward(self, x: Tensor) -> Quantized:
@@ -78,19 +84,19 @@ class GumbelQuantizer(nn.Module):
             soft = ((logits + noise) / self.temperature.to(logits)).softmax(-1)
             self.passes += 1
             codes = soft.argmax(-1)
-            choice = F.one_hot(codes, soft.shape[-1]).to(soft) + (soft - soft.detach())
+            choice = F.one_hot(codes, soft.shape[-1]).to(soft) + (soft - soft.detach())  # straight through
         else:
             codes = logits.argmax(-1)
             choice = F.one_hot(codes, logits.shape[-1]).to(logits)
-        vectors = torch.einsum("bngv,gvc->bngc", choice, self.codebook.to(choice)).flatten(2)
+        vectors = torch.einsum("bngv,gvc->bngc", choice, self.codebook.to(choice)).flatten(2)  # (B, N, C)
         return Quantized(vectors, codes, logits.softmax(-1))
 
 
 def disuse(shares: Tensor, counts: Tensor | None) -> Tensor:
     """Return 1 - P / (G V), a scalar, with P the perplexity of the mean shares, summed over the groups.
 
-    0 where all codes are used equally often, near 1 where each group uses a single one. The source's equation 4 has
-    the entropy in place of the perplexity, its authors' code has this.
+    It is 0 if all codes are used equally often, and near 1 if each group uses a single one. Equation 4 of the source
+    has the entropy in place of the perplexity; the authors' code has the perplexity.
 
     shares: (B, N, G, V); counts: (B, N) bool, the tokens to take the mean over, or None for all
     """
@@ -106,11 +112,11 @@ class Contrast(Head):
     """Leaves out prefix tokens; for models that hide tokens.
 
     Options:
-        groups: codebooks whose codes stand side by side, G
-        codes: codes of each, V
-        width: numbers of all codes of a token together, C; a multiple of groups
+        groups: number of codebooks with codes side by side, G
+        codes: codes of a codebook, V
+        width: channels of all codes of a token together, C; a multiple of groups
         diversity: factor of the loss that keeps codes in use
-        temperature: of the first Gumbel-softmax
+        temperature: temperature of the first Gumbel-softmax
         least: the lowest temperature
         decay: factor on the temperature after each training pass
     """
@@ -153,5 +159,6 @@ class Contrast(Head):
         quantized = self.quantizer(F.layer_norm(seq.embedded, seq.embedded.shape[-1:]))
         if self.training:
             self.auxiliary = self.diversity * disuse(quantized.shares, seq.hidden)
-        predicted, target = self.predict(x[:, seq.num_prefix :]), self.target(quantized.vectors)
+        predicted = self.predict(x[:, seq.num_prefix :])  # (B, N, F)
+        target = self.target(quantized.vectors)  # (B, N, F)
         return torch.cat([predicted, target, quantized.codes.float()], -1)  # bfloat16 has no 257

@@ -18,12 +18,12 @@ from blockyard.head._pooled import Pooled, tokens_and_mask
 
 
 class Flatten(Pooled):
-    """Gives every token weights of its own, so that sequences must all be of one length. Leaves out prefix tokens."""
+    """Every token has its own weights, so that sequences must all be of one length. Leaves out prefix tokens."""
 
     fixed_length: ClassVar[bool] = True
 
     def pooled_width(self, ctx: Context) -> int:
-        """The channels of all tokens. Raises ValueError for sequences of different lengths."""
+        """Return the number of channels of all tokens. Raises ValueError for sequences of different lengths."""
         if ctx.tokens.variable:
             raise ValueError("head=flatten needs sequences of one length; use head=mean_pool")
         return ctx.tokens.max_len * ctx.dim
@@ -35,4 +35,4 @@ class Flatten(Pooled):
         if valid is not None or x.shape[1] != tokens:
             problem = "padded sequences" if valid is not None else f"{x.shape[1]} tokens"
             raise ValueError(f"head=flatten has weights for exactly {tokens} tokens and gets {problem}")
-        return x.flatten(1)
+        return x.flatten(1)  # (B, N D)

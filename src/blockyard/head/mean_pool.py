@@ -23,4 +23,4 @@ class MeanPool(Pooled):
         if valid is None:
             return x.mean(1)
         total = x.masked_fill(~valid[:, :, None], 0.0).sum(1)  # (B, D)
-        return total / valid.sum(1, keepdim=True).clamp(min=1)
+        return total / valid.sum(1, keepdim=True).clamp(min=1)  # (B, D)

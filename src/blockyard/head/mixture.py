@@ -19,14 +19,14 @@ from torch import Tensor
 from blockyard.contracts import Context, Count, Head, Seq
 from blockyard.ops.linear import output
 
-LEAST = -7.0  # of a log scale: a thousandth of the range of the values, far less than one of 256 levels
+LEAST = -7.0  # smallest log scale: a thousandth of the range of values, far less than one of 256 levels
 
 
 class Mixture(Head):
     """Leaves out prefix tokens. Values are from -1 to 1. Initial weights have standard deviation init_std.
 
     Options:
-        components: K, densities that are mixed
+        components: number K of mixed densities
     """
 
     gives: ClassVar[str] = "mixture"
@@ -34,13 +34,14 @@ class Mixture(Head):
 
     def __init__(self, ctx: Context, *, components: Count = 8) -> None:
         super().__init__()
-        self.components, self.values = components, ctx.outputs
+        self.components = components
+        self.values = ctx.outputs
         self.proj = output(ctx, ctx.dim, components * (1 + 2 * ctx.outputs), bias=True, place="logits")
         middle = (torch.arange(components) + 0.5) / components * 2 - 1  # (K,), from dark to bright
         self.register_buffer("spread", middle[:, None], persistent=False)
 
     def forward(self, x: Tensor, seq: Seq) -> Tensor:
-        """x (B, N, D) -> (B, N, K (1 + 2 V)): of each component its logit, V means and V log scales."""
+        """x (B, N, D) -> (B, N, K (1 + 2 V)): for each component a logit, V means and V log scales."""
         raw = self.proj(x[:, seq.num_prefix :]).unflatten(-1, (self.components, -1))  # (B, N, K, 1 + 2 V)
         logit, mean, log_scale = raw.split([1, self.values, self.values], -1)
         log_scale = (log_scale - math.log(self.components)).clamp_min(LEAST)

@@ -9,11 +9,11 @@ Equation: the next token by W x_n; token n + 1 + k, k = 1 .. further, by W h_k w
 Cost: in training `further` times that of the token head, and D^2 + D parameters each; later that of the token head
 
     stream      x_0  x_1  x_2  x_3
-    token head   1    2    3    4       what predictions, metrics and generation have
-    k = 1        2    3    .    .       token ids are those of the inputs, so the last token of a sequence is left out
+    token head   1    2    3    4       for predictions, metrics and generation
+    k = 1        2    3    .    .       token ids come from the inputs, so the last token of a sequence is left out
 
-Its loss is logged as train/auxiliary. Token ids of padding, of other documents and outside of what is predicted have no
-loss.
+Its loss is logged as train/auxiliary. Token ids of padding, of other documents and beyond the outputs of the head have
+no loss.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class MultiToken(Token):
     auxiliary: the weighted loss of the further heads of the last forward pass in training
 
     Options:
-        further: tokens after the next one that have a head of their own
-        weight: of their mean loss, beside 1 of the next token
+        further: number of tokens after the next one, each with a further head
+        weight: weight of the mean loss of further heads, beside 1 of the next token
     """
 
     later_ids: ClassVar[bool] = True
@@ -60,17 +60,17 @@ class MultiToken(Token):
         self.auxiliary: Tensor | None = None
 
     def forward(self, x: Tensor, seq: Seq) -> Any:
-        """x (B, N, D) -> (B, N, V), without prefix tokens; in training the further losses are in `auxiliary`."""
+        """x (B, N, D) -> (B, N, V), without prefix tokens. In training the further losses are in `auxiliary`."""
         if self.training and torch.is_grad_enabled():
             self.auxiliary = self._further_loss(x[:, seq.num_prefix :], seq)
         return super().forward(x, seq)
 
     def _further_loss(self, x: Tensor, seq: Seq) -> Tensor:
-        """The weighted mean of the losses of the further heads, on x (B, N, D). Raises ValueError without token ids."""
+        """Return the weighted mean loss of the further heads, on x (B, N, D). Raises ValueError without token ids."""
         if seq.ids is None:
             raise ValueError("head=multi_token needs the token ids of its sequence, which this model does not hand on")
-        ids, segment = (None if each is None else each[:, -x.shape[1] :] for each in (seq.ids, seq.segment))
-        assert ids is not None
+        ids = seq.ids[:, -x.shape[1] :]  # (B, N)
+        segment = None if seq.segment is None else seq.segment[:, -x.shape[1] :]
         ids = ids.masked_fill((ids < 0) | (ids >= len(self.proj.weight)), Batch.ignore)
         total = x.new_zeros((), dtype=torch.promote_types(x.dtype, torch.float32))
         for number, layer in enumerate(self.further, start=2):
@@ -80,18 +80,21 @@ class MultiToken(Token):
                 continue
             if segment is not None:
                 target = target.masked_fill(segment[:, number:] != segment[:, :-number], Batch.ignore)
-            some = x[:, : target.shape[1]]
-            total = total + loss_of_ids(self, some + F.silu(layer(some)), target)
+            h = x[:, : target.shape[1]]  # (B, N - number, D)
+            total = total + loss_of_ids(self, h + F.silu(layer(h)), target)
         return total * (self.weight / len(self.further))
 
 
 def loss_of_ids(head: Token, h: Tensor, target: Tensor) -> Tensor:
-    """Return the loss of the outputs of a token head, without its hidden layer, of h (B, N, D).
+    """Return the loss of the outputs of a token head, without its hidden layer, on h (B, N, D).
 
-    target: (B, N) ids, or `Batch.ignore`; the loss is zero where none counts
+    target: (B, N) ids, or `Batch.ignore`; without any id the loss is zero
     """
     h = h * head.proj.factor
     projection = Projection(h, head.proj.weight, head.proj.bias, head.scale, head.softcap)
-    chunked = defers(h, len(head.proj.weight))  # where the loss of the next token is computed by chunks too
-    loss = chunked_cross_entropy(projection, target) if chunked else cross_entropy(projection.logits(), target)
+    if defers(h, len(head.proj.weight)):  # the loss of the next token is then computed by chunks too
+        loss = chunked_cross_entropy(projection, target)
+    else:
+        loss = cross_entropy(projection.logits(), target)
+    # A mean over no target is NaN.
     return torch.where((target != Batch.ignore).any(), loss, torch.zeros_like(loss))

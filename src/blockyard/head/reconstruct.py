@@ -25,7 +25,7 @@ from blockyard.weight_init import Init
 
 
 class Reconstruct(Head):
-    """For sequences of one length, whose last token has to know all others.
+    """For sequences of one length. The last token has to know all others.
 
     Options:
         expansion: hidden width as a multiple of model.dim
@@ -45,13 +45,14 @@ class Reconstruct(Head):
                 "document; use head=token"
             )
         self.rescaled = ctx.tokens.rescaled
-        self.std, hidden = ctx.input_std, max(1, round(expansion * ctx.dim))
+        self.std = ctx.input_std
+        hidden = max(1, round(expansion * ctx.dim))
         self.codes = nn.Parameter(torch.empty(ctx.tokens.max_len, ctx.dim))  # (N, D)
         self.hidden = linear(ctx, ctx.dim, hidden, bias=True)
         self.proj = output(ctx, hidden, ctx.outputs, place="logits")
 
     def init_weights(self, init: Init) -> None:
-        """Normal codes, as large as tokens are as they enter the stream."""
+        """Draw normal codes, as large as tokens that enter the stream."""
         init.normal("codes", std=self.std)
 
     def forward(self, x: Tensor, seq: Seq) -> Tensor:
@@ -59,5 +60,8 @@ class Reconstruct(Head):
         count = x.shape[1] - seq.num_prefix
         if count != len(self.codes) or seq.valid is not None:
             raise ValueError(f"head=reconstruct has codes of {len(self.codes)} positions, and the sequence has {count}")
-        prediction: Tensor = self.proj(F.gelu(self.hidden(x[:, -1:] + self.codes.to(x.dtype))))
-        return rescale_tokens(prediction, seq) if self.rescaled else prediction
+        queries = x[:, -1:] + self.codes.to(x.dtype)  # (B, N, D)
+        prediction: Tensor = self.proj(F.gelu(self.hidden(queries)))  # (B, N, V)
+        if self.rescaled:
+            return rescale_tokens(prediction, seq)
+        return prediction

@@ -21,4 +21,6 @@ class SumPool(Pooled):
     def pool(self, x: Tensor, seq: Seq) -> Tensor:
         """x (B, prefix + N, D) -> (B, D)."""
         x, valid = tokens_and_mask(x, seq)
-        return x.sum(1) if valid is None else x.masked_fill(~valid[:, :, None], 0.0).sum(1)
+        if valid is not None:
+            x = x.masked_fill(~valid[:, :, None], 0.0)
+        return x.sum(1)  # (B, D)

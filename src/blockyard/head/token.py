@@ -2,11 +2,11 @@
 
 Source: Press and Wolf 2017, Using the Output Embedding to Improve Language Models (arXiv 1608.05859), for tying;
     Devlin et al. 2019, BERT (arXiv 1810.04805), whose code has the hidden layer; Gemma Team 2024, Gemma 2
-    (arXiv 2408.00118), section 2, for the soft cap; Granite and Cohere's models for the factor; Loshchilov et al. 2024,
-    nGPT (arXiv 2410.01131), eq. 3, for gain
+    (arXiv 2408.00118), section 2, for the soft cap; Granite's and Cohere's models for the factor; Loshchilov et al.
+    2024, nGPT (arXiv 2410.01131), eq. 3, for gain
 Reference: transformers GPT2LMHeadModel.lm_head, BertLMPredictionHead, Gemma2ForCausalLM, CohereForCausalLM
-Equation: z = s W x_t, with W the embedder's table where tied; with a hidden layer s W norm(activation(U x_t + b));
-    with a gain g z of each output times its g; with a cap c the logits are c tanh(z / c)
+Equation: z = s W x_t, with W the embedder's table if tied; with a hidden layer s W norm(activation(U x_t + b)); with a
+    gain g each output times its g; with a cap c the logits are c tanh(z / c)
 Cost: O(N D V) time, V D parameters unless tied
 """
 
@@ -36,12 +36,12 @@ class Token(Head):
         zero: start at zero, so that the first predictions are uniform, as in modded-nanogpt
         bias: use a bias on the outputs
         hidden: activation of a hidden layer of model.dim channels with a layer norm after it; null means none
-        hidden_bias: biases in the hidden layer and its norm, as BERT has and ModernBERT has not
+        hidden_bias: use biases in the hidden layer and its norm, as in BERT; ModernBERT has none
         hidden_eps: epsilon of that norm; 1e-12 is BERT's
         scale: factor on the outputs
         gain: a trained factor on each output, one at first, for vectors of length one (block=sphere,
             model.unit_weights)
-        softcap: bound of the outputs, which a tanh keeps them within; 30 in Gemma 2, null means none
+        softcap: bound on the outputs, by a tanh; 30 in Gemma 2, null means none
     """
 
     gives: ClassVar[str] = "token"
@@ -80,16 +80,17 @@ class Token(Head):
         self.hidden = None if hidden is None else Hidden(ctx, ACTIVATIONS[hidden], bias=hidden_bias, eps=hidden_eps)
         self.proj = output(ctx, ctx.dim, ctx.outputs, bias=bias, gain=0.0 if zero else 1.0, place="logits")
         self.rescaled = ctx.tokens.rescaled
-        self.scale, self.softcap = scale, softcap
+        self.scale = scale
+        self.softcap = softcap
         self.gain = ScaledVector(ctx, ctx.outputs, role="fixed") if gain else None
 
     @classmethod
     def ties(cls, options: ChoiceOptions) -> bool:
-        """Whether the head shares the embedder's table."""
+        """Return whether the head shares the embedder's table."""
         return bool(options.get("tied", False))
 
     def tie(self, embedder: Embedder) -> None:
-        """Shares the embedding table, where tied. Raises ValueError where there is none of the head's shape."""
+        """Share the embedding table, if tied. Raises ValueError without a table of the head's shape."""
         if not self.tied:
             return
         if embedder.table is None or embedder.table.shape != self.proj.weight.shape:
@@ -103,21 +104,33 @@ class Token(Head):
     def forward(self, x: Tensor, seq: Seq) -> Any:
         """x (B, N, D) -> (B, N, V), without prefix tokens.
 
-        Inside `ops.projection.deferred` a `Projection` in place of many logits.
+        Inside `ops.projection.deferred` it returns a `Projection` in place of many logits.
         """
         x = x[:, seq.num_prefix :]
-        x = x if self.hidden is None else self.hidden(x)
+        if self.hidden is not None:
+            x = self.hidden(x)
         if type(self.proj) is Linear and not self.rescaled and defers(x, len(self.proj.weight)):
-            factor = self.proj.factor
-            x = x if factor == 1.0 else x * factor
-            weight, bias = self.proj.weight, self.proj.bias
-            if self.gain is not None:
-                gain = self.gain()
-                weight, bias = gain[:, None] * weight, None if bias is None else gain * bias
-            return Projection(x, weight, bias, self.scale, self.softcap)
+            return self._projection(x)
         logits = self.proj(x)  # (B, N, V)
-        prediction = soft_cap(logits if self.gain is None else logits * self.gain(), self.scale, self.softcap)
-        return rescale_tokens(prediction, seq) if self.rescaled else prediction
+        if self.gain is not None:
+            logits = logits * self.gain()
+        prediction = soft_cap(logits, self.scale, self.softcap)
+        if self.rescaled:
+            prediction = rescale_tokens(prediction, seq)
+        return prediction  # (B, N, V)
+
+    def _projection(self, x: Tensor) -> Projection:
+        """Return the last layer on x (B, N, D), to be computed with the loss."""
+        if self.proj.factor != 1.0:
+            x = x * self.proj.factor
+        weight = self.proj.weight
+        bias: Tensor | None = self.proj.bias
+        if self.gain is not None:
+            # A factor on an output is one on a row of the weight, so that the loss needs to know no gain.
+            gain = self.gain()
+            weight = gain[:, None] * weight
+            bias = None if bias is None else gain * bias
+        return Projection(x, weight, bias, self.scale, self.softcap)
 
 
 class Hidden(nn.Module):
@@ -125,7 +138,8 @@ class Hidden(nn.Module):
 
     def __init__(self, ctx: Context, activation: Callable[[Tensor], Tensor], *, bias: bool, eps: float) -> None:
         super().__init__()
-        self.proj, self.activation = linear(ctx, ctx.dim, ctx.dim, bias=bias), activation
+        self.proj = linear(ctx, ctx.dim, ctx.dim, bias=bias)
+        self.activation = activation
         self.norm = Layer(ctx, eps=eps, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:

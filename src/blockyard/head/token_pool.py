@@ -1,4 +1,4 @@
-"""Token pool: one trained matrix from all tokens to another number of them, which stand side by side in a linear layer.
+"""Token pool: one trained matrix maps all tokens to another number of tokens, side by side in a linear layer.
 
 Source: Rosenblatt 1958, for layers in which everything is connected; Melas-Kyriazi 2021, Do You Even Need Attention?
     (arXiv 2105.02723), for such a layer over tokens
@@ -8,7 +8,7 @@ Cost: O(N1 N2 D + N2 D V) time, N1 N2 + N2 D V parameters
 
     x_1 .. x_N1 --P--> y_1 .. y_N2 --> [y_1; ...; y_N2] --W--> prediction
 
-With one token out of it, it is a trained weighted mean; head=flatten has as many tokens out of it as there are.
+With one output token it is a trained weighted mean. head=flatten keeps all tokens.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class TokenPool(Pooled):
     """Weights belong to token indices, so that sequences must all be of one length. Leaves out prefix tokens.
 
     Options:
-        tokens_out: how many tokens there are behind the matrix, fewer or more than before
-        token_bias: add a trained number to each of them
+        tokens_out: number of tokens behind the matrix, fewer or more than before
+        token_bias: add a trained number to each of these tokens
     """
 
     fixed_length: ClassVar[bool] = True
@@ -47,18 +47,18 @@ class TokenPool(Pooled):
                 "head=token_pool mixes all tokens of a bidirectional model; in a causal one the last token has read "
                 "the others: head=last"
             )
-        self.tokens_out = tokens_out  # which `pooled_width` reads
+        self.tokens_out = tokens_out  # read by `pooled_width`
         super().__init__(ctx, **options)
         self.length = ctx.tokens.max_len
         self.weight = nn.Parameter(torch.empty(tokens_out, self.length))  # to, from
         self.token_bias = nn.Parameter(torch.empty(tokens_out, 1)) if token_bias else None
 
     def pooled_width(self, ctx: Context) -> int:
-        """The channels of the tokens behind the matrix."""
+        """Return the number of channels of all tokens behind the matrix."""
         return self.tokens_out * ctx.dim
 
     def init_weights(self, init: Init) -> None:
-        """Unit inputs give tokens of unit size; zero bias."""
+        """Draw weights so that unit inputs give tokens of unit size; zero bias."""
         init.normal("weight", std=1 / math.sqrt(self.length))
         init.zeros("token_bias")
 
@@ -69,4 +69,6 @@ class TokenPool(Pooled):
             problem = "padded sequences" if valid is not None else f"{x.shape[1]} tokens"
             raise ValueError(f"head=token_pool has weights for exactly {self.length} tokens and gets {problem}")
         pooled = self.weight @ x  # (B, N2, D)
-        return (pooled if self.token_bias is None else pooled + self.token_bias).flatten(1)
+        if self.token_bias is not None:
+            pooled = pooled + self.token_bias
+        return pooled.flatten(1)  # (B, N2 D)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from blockyard.atomic_files import replacing
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from matplotlib.typing import RcKeyType
+
+Item = TypeVar("Item")
 
 SEQUENTIAL = "viridis"  # uniform in lightness, so that it survives print and colour blindness
 DIVERGING = "PuOr"  # orange and purple, safe for colour blindness; white is zero
@@ -119,27 +122,24 @@ def add_colorbar(figure: Figure, image: Any, axes: Any, label: str | None = None
 
 
 def printable(label: str) -> str:
-    """Return a label of at most 12 characters, those that the font lacks as escapes."""
-    label = label if len(label) <= 12 else label[:11] + "…"
+    """Return a label of at most 12 characters; characters that the font lacks are escaped."""
+    if len(label) > 12:
+        label = label[:11] + "…"
     glyphs = _font_glyphs()
     return "".join(letter if ord(letter) in glyphs else f"\\u{ord(letter):x}" for letter in label)
 
 
+@cache
 def _font_glyphs() -> frozenset[int]:
-    global _GLYPHS
-    if _GLYPHS is None:
-        from matplotlib import font_manager
-        from matplotlib.ft2font import FT2Font
+    """Return the code points of the font of all figures."""
+    from matplotlib import font_manager
+    from matplotlib.ft2font import FT2Font
 
-        _GLYPHS = frozenset(FT2Font(os.fspath(font_manager.findfont("DejaVu Sans"))).get_charmap())
-    return _GLYPHS
+    return frozenset(FT2Font(os.fspath(font_manager.findfont("DejaVu Sans"))).get_charmap())
 
 
-_GLYPHS: frozenset[int] | None = None
-
-
-def split_pages(count: int, most: int) -> list[range]:
-    """Return 0 to `count` as the fewest ranges of at most `most`, of nearly equal length."""
-    parts = max(1, -(-count // most))
-    edges = [part * count // parts for part in range(parts + 1)]
-    return [range(low, high) for low, high in pairwise(edges)]
+def split_pages(items: Sequence[Item], most: int) -> list[Sequence[Item]]:
+    """Return the items in the fewest parts of at most `most`, of nearly equal length; no part without items."""
+    parts = -(-len(items) // most)
+    edges = [part * len(items) // parts for part in range(parts + 1)] if parts else []
+    return [items[low:high] for low, high in pairwise(edges)]

@@ -5,8 +5,8 @@ Source: Vaswani et al. 2017 (arXiv 1706.03762), figures 3 to 5; Voita et al. 201
 Equation: H_i = - sum_j w_ij ln w_ij, in nats; as a share, H_i / ln(number of keys that query i may see). A sink takes
     the weight that the keys of a query lack to one, and counts as one more key
 
-Where a question asks for a part of a source, also how much of the attention to the source lies on it, beside the share
-of its patches among all; the equation is that of `evaluate/inside.py`, which measures it over a split.
+If a question asks for a part of a source, also the share of the attention to the source that lies on this part, beside
+its share of the patches. `evaluate/inside.py` has the equation, and measures it over a split.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.evaluate.inside import region_patches, region_share, source_keys, trained_slots
-from blockyard.inspect.labels import InLayer, token_labels
+from blockyard.inspect.labels import InLayer, real_tokens, token_labels
 from blockyard.inspect.samples import Sample, select_heads, select_layers
 from blockyard.ops import maps
 
@@ -29,13 +29,13 @@ class LayerAttention(InLayer):
 
     weights: (H, N, M), without padding; heads: their indices
     entropy: (H,) nats; share: (H,) of the maximum entropy, NaN where no query sees two keys
-    sink: (H,) the share of the weight that is on a sink, averaged over the queries; None where there is none
+    sink: (H,) the share of the weight on a sink, averaged over the queries; None without a sink
     prefix: number of class, register and trained slot tokens among the keys; query_prefix: among the queries
     grid: the layout of the keys after the prefix
-    source: the first key of those that are patches of the sample's source, and how many they are; None where none
-        is. source_grid: their layout
-    region: (H,) the share of a query's attention on the source that lies on what is asked for, averaged over the
-        samples that ask for a part of it; None where none does. region_patches: that part's share of the patches
+    source: the first key that is a patch of the sample's source, and the number of these keys; None without any.
+        source_grid: their layout
+    region: (H,) the share of a query's attention to the source that lies on the part that is asked for, averaged over
+        the samples that ask for a part; None if none does. region_patches: that part's share of the patches
     """
 
     path: str
@@ -65,9 +65,9 @@ def attention_layers(
     heads: tuple[int, ...] | None = None,
     query: str | int | None = None,
 ) -> list[LayerAttention]:
-    """Return the attention layers of `model` in order of call; empty where no layer attends.
+    """Return the attention layers of `model` in order of call; empty if no layer attends.
 
-    query: whose attention to what is asked for is measured; see `Options.query`
+    query: the query of the attention to the part that is asked for; see `Options.query`
 
     Raises UserError for layers and heads that do not exist.
     """
@@ -84,9 +84,9 @@ def attention_layers(
         for layer, call, values, shares in zip(results, calls, entropies, region, strict=True):
             values.append(head_entropy(call, layer.heads))
             if sample.region is not None and layer.source is not None:
-                own = layer if number == 0 else _layer(model, sample, call, heads)
+                of_sample = layer if number == 0 else _layer(model, sample, call, heads)
                 start, count = layer.source
-                on_source = query_weights(own, query)[0][:, start : start + count]
+                on_source = query_weights(of_sample, query)[0][:, start : start + count]
                 patches = region_patches(sample.region[None], layer.source_grid)  # (1, M)
                 shares.append((region_share(on_source[None], patches)[0], float(patches.float().mean())))
     for layer, values in zip(results, entropies, strict=True):
@@ -107,6 +107,7 @@ def head_entropy(call: maps.Seen, heads: list[int]) -> tuple[Tensor, Tensor]:
     weights = _without_padding(call, call.weights())[heads]  # (H, N, M)
     visible = _without_padding(call, call.visible().expand_as(call.weights()))[heads]  # (H, N, M)
     if call.sink:
+        # A sink takes the rest of the weight, as one more key.
         weights = torch.cat([weights, 1 - weights.sum(-1, keepdim=True)], dim=-1).clamp_min(0.0)
         visible = F.pad(visible, (0, 1), value=True)
     maximum = visible.sum(-1).float().log()  # (H, N)
@@ -148,8 +149,7 @@ def _layer(model: nn.Module, sample: Sample, call: maps.Seen, heads: tuple[int, 
 
 def _without_padding(call: maps.Seen, table: Tensor) -> Tensor:
     """Return the table of the first sequence of a batch, padding removed: (B, H, N, M) -> (H, N', M')."""
-    queries, keys = ((len(s) if s.valid is None else int(s.valid[0].sum())) for s in (call.seq, call.k_seq))
-    return table[0, :, :queries, :keys]
+    return table[0, :, : real_tokens(call.seq), : real_tokens(call.k_seq)]
 
 
 def resolve_query(layer: LayerAttention, query: str | int | None) -> str | int:

@@ -1,19 +1,20 @@
-"""QK and OV circuits, computed from the weights: what a head's attention compares, and what it moves.
+"""QK and OV circuits of attention heads, computed from the weights.
 
 Source: Elhage et al. 2021, A Mathematical Framework for Transformer Circuits (transformer-circuits.pub), the
     section on QK and OV circuits, and the full circuits between tokens
 Equation: QK_h = W_Q^T W_K / sqrt(K), OV_h = W_O W_V; between tokens QK: E QK_h E^T, OV: U OV_h E^T, with E (V, D) the
     token embedding and U (V, D) the weights of the model's head
 
-Both are D x D and of rank K at most. Modules before a head that are linear up to one positive factor a token are
-folded in, and so are those that its output passes: the gain of a norm, the centering of a layer norm, a scale. Left
-out: those factors, biases, positions, and for rotations all distances but zero.
+QK compares the vectors of two tokens, OV moves a vector from one token to another. Both are D x D and of rank K at
+most. Modules before and behind a head that are linear up to one positive factor a token are folded in: the gain of a
+norm, the centering of a layer norm, a scale. Left out are these factors, biases, positions, and for rotations all
+distances but zero.
 
-Where norms lie in the stream itself (post-norm), a head reads the stream as it is, and nothing is folded in. Keys and
-values of cross-attention read another sequence, after the norm at its end.
+With norms in the stream itself (post-norm), a head reads the stream, and nothing is folded in. Keys and values of
+cross-attention read another sequence, after the norm at its end.
 
-E is the embedding of the sequence that a head reads, an encoder's own where it has one. U applies only to heads that
-write to the stream which the model's head reads. Cross-attention and latents have neither.
+E is the embedding of the sequence that a head reads, such as an encoder's. U applies only to heads that write to the
+stream that the model's head reads. Cross-attention and latents have neither.
 """
 
 from __future__ import annotations
@@ -46,14 +47,19 @@ from blockyard.token_mixer.attention import Attention
 from blockyard.token_mixer.memory_attention import MemoryAttention
 from blockyard.token_mixer.strict_attention import StrictAttention
 
+DEFAULT_TOKENS = 32
+MAX_TOKENS = 4 * DEFAULT_TOKENS  # of a readable figure
+
+Cache = dict[str, Tensor | None]  # tables in float64 by name, so that each is converted once
+
 
 @dataclass
 class HeadCircuits:
     """One head in float64.
 
     q, k, v: (K, D), from the stream, with norms folded in and q / sqrt(K); o: (D, K), into the stream
-    cross: k and v read another sequence, whose vectors are of a space of their own
-    left_out: descriptions of what the circuits do not contain
+    cross: k and v read another sequence, with vectors of another space
+    left_out: descriptions of the parts that the circuits do not contain
     """
 
     path: str
@@ -78,7 +84,7 @@ class HeadCircuits:
 
     @property
     def ov(self) -> Tensor:
-        """(D, D): from the vector of an attended token, on the right, to what is added to the stream, on the left."""
+        """(D, D): from the vector of an attended token, on the right, to the addition to the stream, on the left."""
         return self.o @ self.v
 
 
@@ -91,7 +97,7 @@ def head_circuits(
 ) -> list[HeadCircuits]:
     """Return every head of every attention layer. `batch` is run once, to find the norms before each mixer.
 
-    Raises UserError where a selected layer, or every layer, has another token mixer than attention.
+    Raises UserError if a selected layer, or every layer, has another token mixer than attention.
     """
     mixers = mixing_modules(model, "mixer")
     paths = select_layers(mixers, layers)
@@ -112,9 +118,9 @@ def head_circuits(
 
 
 def fold_weights(module: nn.Module | None) -> tuple[Tensor | None, list[str]]:
-    """Return the linear part (D, D) of a norm or scale, and descriptions of what it leaves out.
+    """Return the linear part (D, D) of a norm or scale, and descriptions of the rest; None without a linear part.
 
-    A norm is linear up to one positive factor a token. None where there is nothing to fold in.
+    A norm is linear up to one positive factor a token.
     """
     if module is None or isinstance(module, nn.Identity):
         return None, []
@@ -188,7 +194,7 @@ def _left_out_of_context(context: MixerContext) -> list[str]:
 
 
 def _scheme(model: nn.Module, path: str) -> Position | None:
-    """Return the position scheme of the layer that a mixer is in, which is that of its kind of layers."""
+    """Return the position scheme of a mixer's layer; layers of one kind share it."""
     owner, in_stack, inside = path.rpartition("blocks.")
     stack = model.get_submodule(owner.removesuffix(".")) if in_stack else None
     if isinstance(stack, BlockStack):
@@ -232,19 +238,13 @@ def _left_out_of_mixer(mixer: Attention, position: Position | None) -> list[str]
     return left_out
 
 
-DEFAULT_TOKENS = 32
-MAX_TOKENS = 4 * DEFAULT_TOKENS  # of a readable figure
-
-Cache = dict[str, Tensor | None]  # tables in float64 by name, so that each is converted once
-
-
 @dataclass
 class TokenTables:
-    """The tables of one head in float64; None where it has no such table.
+    """The tables of one head in float64; None if it has no such table.
 
     embedding: (V, D), of the stream that the head reads
     unembedding: (V, D), the weights that predict from the stream that it writes to, with the final norm folded in
-    left_out: descriptions of what the circuits do not contain, and why there are none
+    left_out: descriptions of the parts that the circuits do not contain, and reasons why there are none
     """
 
     embedding: Tensor | None = None
@@ -352,23 +352,23 @@ def qk_circuit(head: HeadCircuits, tables: TokenTables, token_ids: list[int]) ->
 
 
 def ov_circuit(head: HeadCircuits, tables: TokenTables, token_ids: list[int]) -> Tensor:
-    """Return logits (S, S): what attending to a token (column) adds to the logit of another (row)."""
+    """Return logits (S, S): the addition to the logit of one token (row) by attending to another (column)."""
     assert tables.embedding is not None
     assert tables.unembedding is not None
     return (tables.unembedding[token_ids] @ head.o) @ (tables.embedding[token_ids] @ head.v.T).T
 
 
 def copying_spectrum(head: HeadCircuits, tables: TokenTables) -> Spectrum | None:
-    """Return the spectrum of the OV circuit over the whole vocabulary; None where the head has none."""
+    """Return the spectrum of the OV circuit over the whole vocabulary; None if the head has none."""
     if tables.embedding is None or tables.unembedding is None:
         return None
     return spectrum(tables.unembedding @ head.o, head.v @ tables.embedding.T)
 
 
 def select_tokens(loaded: Loaded, samples: list[Sample], text: str | None) -> list[int]:
-    """Return the token ids to show: those of `text`, or the most frequent ones of the samples.
+    """Return the token ids of `text`, or the most frequent ones of the samples.
 
-    Sources count where they are of the same tokens.
+    Sources count if they are of the same tokens.
     """
     if text is None:
         batches = [sample.batch for sample in samples]

@@ -24,9 +24,9 @@ _SEED = 0
 
 
 def block_norms(call: RecordedCall, probes: int | None = None) -> tuple[Tensor, float, int]:
-    """Return norms (N, M), their relative standard error, and the number of probes, 0 where exact.
+    """Return norms (N, M), their relative standard error, and the number of probes, 0 if exact.
 
-    call: of a batch whose samples are all the same one; probes: 0 is exact, None is exact up to `MAX_EXACT` directions
+    call: of a batch of one sample, repeated; probes: 0 is exact, None is exact up to `MAX_EXACT` directions
     Every call draws the same random directions.
     """
     x = call.x.detach()
@@ -73,19 +73,13 @@ def _squared_products(call: RecordedCall, directions: Tensor, per_token: int) ->
         yield grad_x[: len(chunk)].square().sum(-1)
 
 
-# Singular values and eigenvalues of a product of two thin matrices, computed without the product.
-#
-# Source: Elhage et al. 2021, A Mathematical Framework for Transformer Circuits (transformer-circuits.pub), the
-#     section on detecting copying behaviour by eigenvalues
-# Equation: copying score = sum of eigenvalues / sum of their absolute values
-#
-# The D x D circuits of a head have rank K at most: K x K matrices have the same non-zero eigenvalues and singular
-# values.
-
-
 @dataclass
 class Spectrum:
-    """The spectrum of a product left @ right of rank K.
+    """The spectrum of a product left @ right of two thin matrices, of rank K, computed without the product.
+
+    Source: Elhage et al. 2021, A Mathematical Framework for Transformer Circuits (transformer-circuits.pub), the
+        section on detecting copying behaviour by eigenvalues
+    Equation: copying score = sum of eigenvalues / sum of their absolute values
 
     singular: singular values (K,), descending
     eigenvalues: (K,) complex, by descending absolute value; empty for a map between two different spaces
@@ -109,12 +103,12 @@ class Spectrum:
 
     @property
     def effective_rank(self) -> float:
-        """How many directions take part."""
+        """The number of directions that take part."""
         return effective_rank(self.singular)
 
 
 def effective_rank(singular: Tensor) -> float:
-    """Return how many directions take part in a map with these singular values: (sum s^2)^2 / sum s^4."""
+    """Return the number of directions that take part in a map with these singular values: (sum s^2)^2 / sum s^4."""
     power = singular.square()
     return float(power.sum().square() / power.square().sum().clamp_min(1e-300))
 
@@ -124,10 +118,12 @@ def spectrum(left: Tensor, right: Tensor, *, one_space: bool = True) -> Spectrum
 
     one_space: both sides are of one vector space; only then, and with D = D', are there eigenvalues
     """
+    # The K x K product of the triangles has the singular values of the D x D product.
     inner = torch.linalg.qr(left, "r").R @ torch.linalg.qr(right.T, "r").R.T  # (K, K), or smaller where D < K
     singular = torch.linalg.svdvals(inner)
     eigenvalues = torch.empty(0, dtype=torch.complex128)
     if one_space and left.shape[0] == right.shape[1]:
+        # AB and BA have the same eigenvalues, up to zeros: the smaller of both is taken.
         small = right @ left if left.shape[0] >= left.shape[1] else left @ right
         eigenvalues = torch.linalg.eigvals(small)
         eigenvalues = eigenvalues[eigenvalues.abs().argsort(descending=True)]

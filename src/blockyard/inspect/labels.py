@@ -11,9 +11,9 @@ WHITESPACE = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍"}  # visible, so 
 
 
 def token_text(loaded: Loaded, token_id: int) -> str:
-    """Return the text of one token with whitespace made visible; `#` and its id where it has no text.
+    """Return the text of one token with visible whitespace; `#` and its id if it has no text.
 
-    Ids beyond the tokenizer's own are those of the model's `TokenSpec`: START, END, MASK.
+    Ids beyond the tokenizer's vocabulary are the model's special tokens in `TokenSpec`: START, END, MASK.
     """
     tokens = loaded.model.ctx.tokens
     for name in ("start", "end", "mask"):
@@ -23,11 +23,16 @@ def token_text(loaded: Loaded, token_id: int) -> str:
     return "".join(WHITESPACE.get(letter, letter if letter.isprintable() else ascii(letter)[1:-1]) for letter in text)
 
 
+def real_tokens(seq: Seq) -> int:
+    """Return the number of tokens of the first sequence, with its prefix and without padding."""
+    return len(seq) if seq.valid is None else int(seq.valid[0].sum())
+
+
 def token_labels(text: list[str], model: nn.Module, seq: Seq) -> list[str]:
     """Return a label for each token of a sequence: its text, its cell on the grid, or its index.
 
-    text: the text of the tokens without padding; empty where they are not text. A sequence without a 1D grid, such
-        as a perceiver's latents, takes none of it, even where the lengths agree
+    text: the text of the tokens without padding; empty for tokens that are not text. A sequence without a 1D grid,
+        such as a perceiver's latents, takes none of it, even if the lengths agree
     """
     prefix = _prefix_labels(model, seq.num_prefix)
     count = len(seq) - len(prefix)
@@ -39,6 +44,7 @@ def token_labels(text: list[str], model: nn.Module, seq: Seq) -> list[str]:
 
 
 def _prefix_labels(model: nn.Module, count: int) -> list[str]:
+    """Return labels of class, register and source tokens, in the order of a prefix."""
     options = getattr(model, "prefix_options", None)
     class_label = ["class"] if count and options is not None and options.class_token else []
     learned = min(count, len(options)) if options is not None else count

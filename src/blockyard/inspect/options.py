@@ -1,7 +1,7 @@
 """The kinds of `blockyard inspect`, and their options, read from text. Nothing heavy is imported here.
 
-A kind is a file of `inspect/kinds/`, found on the disk. Its `OPTIONS` are read from the source: to import it would
-import torch, for which `--help` and completion do not wait.
+A kind is a file of `inspect/kinds/`, found on the disk. Its `OPTIONS` are read from the source: importing it would
+import torch, and `--help` and completion do not wait for that.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ MAX_SAMPLES = 10_000
 
 @dataclass(frozen=True)
 class Options:
-    """What to look at.
+    """The options of all kinds of inspection.
 
     layers, heads: indices; None is all
     sample: the first sample of the validation split; samples: how many from there on are averaged, or drawn
     prompt: a text instead of the samples
-    query: whose attention is shown: "mean" over the queries, "class", "last", or a token's index;
-        None is the class token where there is one, else "last" for a causal model and "mean" for others
+    query: the query of the shown attention: "mean" over all, "class", "last", or a token's index;
+        None is the class token if there is one, else "last" for a causal model and "mean" for others
     of: the token "mixer" alone, or the whole "block"
-    probes: random directions a token for the Jacobian; 0 is exact; None is exact where that is cheap
-    vocabulary: a text whose tokens the circuits are shown for; None is the most frequent ones
-    keys: those of the memory that are shown; None is the few with the largest coefficients in each layer
+    probes: random directions a token for the Jacobian; 0 is exact; None is exact if that is cheap
+    vocabulary: a text with the tokens of the shown circuits; None is the most frequent tokens
+    keys: the shown keys of the memory; None is the few with the largest coefficients in each layer
     examples: tokens of the training split that are shown for a key
-    train_samples: how many training samples are searched for them
+    train_samples: the number of training samples searched for them
     permute: "patches" in a random order, or a "shift" of all by one place
     """
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from blockyard.atomic_files import replacing
 from blockyard.inspect._canvas import (
+    DIVERGING,
     HIGHLIGHT,
     INK,
     SEQUENTIAL,
@@ -81,9 +82,16 @@ class Heat:
         )
 
 
+def signed(table: Tensor, limit: float | None = None, *, stretched: bool = False) -> Heat:
+    """Return a table in two colours around zero. limit: the end of the scale; by default the largest entry"""
+    if limit is None:
+        limit = float(table.abs().max()) or 1.0
+    return Heat(table, limit, -limit, DIVERGING, stretched=stretched)
+
+
 @dataclass
 class Mark:
-    """A call of a method of matplotlib's axes, which is made when the panel is drawn.
+    """A call of a method of matplotlib's axes, made when the panel is drawn.
 
     at_edge: y is a share of the panel's height; scaled: the artist has a colour scale
     """
@@ -212,7 +220,8 @@ def _draw_panel(axes: Any, panel: Panel, size: tuple[float, float]) -> Any:
     scaled = None
     for part in panel.marks:
         artist = part.draw(axes)
-        if artist is not None and not (isinstance(part, Heat) and part.colours == GRAY):
+        is_picture = isinstance(part, Heat) and part.colours == GRAY
+        if artist is not None and not is_picture:  # a picture below the weights has no scale to show
             scaled = artist
     loc = "left" if panel.left else "center"
     axes.set_title(panel.title, pad=3, loc=loc, color=panel.title_colour, fontsize=panel.title_size)

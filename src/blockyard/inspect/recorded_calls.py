@@ -1,4 +1,4 @@
-"""What one forward pass of a model calls: the arguments of its blocks and token mixers, to call them again.
+"""The calls of one forward pass of a model: the arguments of its blocks and token mixers, to call them again.
 
 Also the context of a token mixer in its block: the norm before it, and the modules that its output passes.
 """
@@ -22,7 +22,7 @@ from blockyard.errors import UserError
 class RecordedCall:
     """One call of a module as a function of the tokens that it mixes: y = function(x).
 
-    seq: the facts of the output sequence; input_seq: those of the sequence of x
+    seq: the facts of the output sequence; input_seq: the facts of the sequence of x
     """
 
     function: Callable[[Tensor], Tensor]
@@ -32,7 +32,7 @@ class RecordedCall:
 
     @property
     def reads_memory(self) -> bool:
-        """Whether `x` is another sequence than that of the outputs."""
+        """Whether `x` is another sequence than the outputs."""
         return self.input_seq is not self.seq
 
 

@@ -1,4 +1,4 @@
-"""What one kind of inspection returns, and its numbers as JSON."""
+"""The result of one kind of inspection, and its numbers as JSON."""
 
 from __future__ import annotations
 

@@ -44,14 +44,14 @@ def inspect(
 ) -> dict[str, dict[str, Path]]:
     """Inspect a run, print a table of each kind, and return the figures of each kind by name.
 
-    log: send the figures to the loggers that the run's config names; None where the run lies in `outputs`, since the
-        config of a run from elsewhere may name another account or folder
+    log: send the figures to the loggers of the run's config; None does so for a run in `outputs`, since the config of a
+        run from elsewhere may name another account or folder
     Raises UserError for a missing run, dataset, layer, head or token, and for a kind that does not apply to the
     model; that kind then writes nothing.
     """
     loaded = load(run, which=which, outputs=outputs, allow=allow)
-    own = loaded.folder.path.resolve().is_relative_to(Path(outputs).resolve())
-    if log is None and not own and not _has_no_logger(loaded.folder.config.get("logger")):
+    is_local = loaded.folder.path.resolve().is_relative_to(Path(outputs).resolve())
+    if log is None and not is_local and not _has_no_logger(loaded.folder.config.get("logger")):
         sys.stderr.write(
             f"the figures are not sent to the run's logger, since the run is not in {outputs}; log=true sends them\n"
         )
@@ -59,7 +59,7 @@ def inspect(
     figures = {}
     for kind in kinds:
         figures[kind] = _inspect_kind(loaded, kind, options, folder)
-        if own if log is None else log:
+        if log or (log is None and is_local):
             _log_figures(loaded, kind, figures[kind])
     return figures
 
@@ -109,7 +109,7 @@ def _print_result(loaded: Loaded, kind: str, result: InspectionResult, folder: P
 
 
 def _has_no_logger(node: object) -> bool:
-    """Whether a logger's config is empty, or that of `logger=none`."""
+    """Return whether a logger's config is empty, or of `logger=none`."""
     return not node or (isinstance(node, dict) and str(node.get("_target_")).endswith(".NoLogger"))
 
 

@@ -25,12 +25,12 @@ class Sample:
 
     batch: a batch of one; index: its index in the validation split, None for a prompt
     text: the text of each token, empty for inputs that are not text; source_text: the same for an encoder's input
-    image: (height, width) or (height, width, 3) from 0 to 1, with pixels that the tokenizer adds; None where the input
-        is not an image
+    image: (height, width) or (height, width, 3) from 0 to 1, with pixels that the tokenizer adds; None if the input is
+        not an image
     source_image: the same for an encoder's input
-    region: (height, width) bool, the pixels of the source that are asked for; None where no part of it is
+    region: (height, width) bool, the pixels of the source that are asked for; None if no part is
     sound: of inputs that are samples of sound; source_sound: the same for an encoder's input
-    edges: pairs of nodes of a graph that are joined, None where the input is no graph
+    edges: joined pairs of nodes of a graph; None if the input is no graph
     """
 
     batch: Batch
@@ -56,7 +56,7 @@ class Sample:
 
     @property
     def memory_text(self) -> list[str]:
-        """The text of the sequence that cross-attention reads: the source where there is one."""
+        """The text of the sequence that cross-attention reads: the source if there is one."""
         return self.source_text or self.text
 
     @property
@@ -73,7 +73,7 @@ def samples_name(samples: list[Sample]) -> str:
 
 
 def load_samples(loaded: Loaded, options: Options) -> list[Sample]:
-    """Return the samples that `options` select. Raises UserError where they do not exist."""
+    """Return the samples that `options` select. Raises UserError if they do not exist."""
     if options.prompt is not None:
         return [_prompt_sample(loaded, options.prompt)]
     split, indices = validation_samples(loaded, options)
@@ -86,7 +86,7 @@ def load_samples(loaded: Loaded, options: Options) -> list[Sample]:
 
 
 def validation_samples(loaded: Loaded, options: Options) -> tuple[Split, range]:
-    """Return the validation split, and the indices that `options` select. Raises UserError where they do not exist."""
+    """Return the validation split, and the indices that `options` select. Raises UserError if they do not exist."""
     split = splits_of(loaded).validation
     if options.sample >= len(split):
         raise UserError(
@@ -96,7 +96,7 @@ def validation_samples(loaded: Loaded, options: Options) -> tuple[Split, range]:
 
 
 def sample_of(loaded: Loaded, batch: Batch, index: int) -> Sample:
-    """Return the sample of a batch of one that a split gave."""
+    """Return the sample of a batch of one from a split."""
     batch = loaded.objective.ready(batch)
     sample = Sample(batch, index)
     if isinstance(loaded.tokenizer, ImageTokenizer):
@@ -144,7 +144,7 @@ def _texts(loaded: Loaded, token_ids: Tensor, lengths: Tensor | None) -> list[st
 def _image(pixels: Tensor, padding: tuple[int, int, int, int] | None = None) -> Tensor:
     """Return pixels (C, height, width) of any range as (height, width) or (height, width, 3), scaled to 0 to 1.
 
-    padding: pixels that the tokenizer adds, so that the squares of its grid lie where the model reads them
+    padding: pixels that the tokenizer adds, so that the squares of its grid lie on the model's patches
     """
     pixels = pixels.float()
     low, high = pixels.min(), pixels.max()
@@ -156,7 +156,8 @@ def _image(pixels: Tensor, padding: tuple[int, int, int, int] | None = None) -> 
 def select_layers(paths: Iterable[str], layers: tuple[int, ...] | None) -> list[str]:
     """Return the paths in these layers, all for None. Raises UserError for a layer that does not exist."""
     paths = list(paths)
-    existing = sorted({n for path in paths if (n := block_number(path)) is not None})
+    numbers = {block_number(path) for path in paths}
+    existing = sorted(number for number in numbers if number is not None)
     unknown = [layer for layer in layers or () if layer not in existing]
     if unknown:
         raise UserError(

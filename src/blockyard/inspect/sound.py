@@ -1,4 +1,4 @@
-"""A sound that a model reads: which time each token stands for, and where CTC hears each label.
+"""A sound that a model reads: the time of each token, and the tokens in which CTC hears each label.
 
 Source: Graves et al. 2006, Connectionist Temporal Classification, section 3.2, best path decoding, for the alignment
 Equation: token n of stages (window, stride, added) begins at n S - P and covers W samples; it stands for the S samples
@@ -52,14 +52,14 @@ class Sound:
 
 
 def is_sound(inputs: Tensor) -> bool:
-    """Whether inputs are samples of sound (B, T): floats, or whole numbers of 16 bits; token ids have 64."""
+    """Return whether inputs are samples of sound (B, T): floats, or integers of 16 bits; token ids have 64."""
     return inputs.ndim == 2 and (inputs.is_floating_point() or inputs.dtype == torch.int16)
 
 
 def sound_of(loaded: Loaded, batch: Batch) -> Sound | None:
-    """Return the first sound of a batch, the source where there is one; None where it is of unknown rate.
+    """Return the first sound of a batch, or of its source; None if its rate is unknown.
 
-    Where the sound is all that the model reads, with the labels that it hears.
+    A sound without a source has the labels that CTC hears.
     """
     ctx: Context = loaded.model.ctx
     data, tokens, inputs, lengths = ctx.data, ctx.tokens, batch.inputs, batch.lengths
@@ -70,9 +70,9 @@ def sound_of(loaded: Loaded, batch: Batch) -> Sound | None:
         return None
     samples = inputs[0] if lengths is None else inputs[0, : int(lengths[0])]
     count = int(tokens.tokens_of(torch.tensor(len(samples))))
-    heard = alignment(loaded, batch, count) if batch.source is None else None
+    labels = alignment(loaded, batch, count) if batch.source is None else None
     samples = samples.float() if samples.is_floating_point() else samples / 32768
-    return Sound(samples, data.rate, token_edges(tokens.shrink, count) / data.rate, heard)
+    return Sound(samples, data.rate, token_edges(tokens.shrink, count) / data.rate, labels)
 
 
 def token_edges(shrink: tuple[Stage, ...], tokens: int) -> Tensor:
@@ -88,7 +88,7 @@ def token_edges(shrink: tuple[Stage, ...], tokens: int) -> Tensor:
 
 @torch.no_grad()
 def alignment(loaded: Loaded, batch: Batch, tokens: int) -> list[Label] | None:
-    """Return where a model hears each label of a batch of one; None for other objectives than CTC."""
+    """Return the labels of a batch of one with their tokens; None for other objectives than CTC."""
     if not isinstance(loaded.objective, CTC):
         return None
     best = loaded.model(batch)[0, :tokens].argmax(-1).tolist()

@@ -1,7 +1,7 @@
 """Baselines of the objectives: rules that need no training, and simple models, each with the objective's own metrics.
 
-The cost is bounded by what is read: of a large split, samples at equal distances are tested, and a model is fitted on
-at most as many. A note beside the metrics says so.
+The cost is bounded: of a large split, samples at equal distances are tested, and a model is fitted on a limited number
+of them. A note beside the metrics says so.
 """
 
 from __future__ import annotations
@@ -45,30 +45,30 @@ if TYPE_CHECKING:
     import torchmetrics
 
 BATCH = 512
-MOST_TESTED = 10_000  # samples of the split, by a model
-MOST_RULED = 200_000  # samples of the split, by a rule
-MOST_FITTED = 5_000  # training samples of a model of features
-MOST_JUDGED = 500  # outputs that a judge reads
-MOST_READ = 200_000_000  # values of inputs that are read of a split
-LEAST_READ = 200  # samples, however large they are
-MOST_FEATURES = 1024
-MOST_VOCABULARY = 4096  # of counts of pairs of tokens
-_STEPS = 64  # of a series, as features
-_LOGITS = 2**24  # that are held at a time
-_LEAST_COUNT = 1e-3  # of a pair of tokens that training lacks
+MAX_TESTED_SAMPLES = 10_000  # samples of the split that a model predicts
+MAX_RULED_SAMPLES = 200_000  # samples of the split that a rule predicts
+MAX_FITTED_SAMPLES = 5_000  # training samples of a model of features
+MAX_JUDGED_OUTPUTS = 500  # outputs that a judge reads
+MAX_READ_VALUES = 200_000_000  # values of inputs that are read of a split
+MIN_READ_SAMPLES = 200  # samples that are read of any size
+MAX_FEATURES = 1024
+MAX_VOCABULARY = 4096  # token ids with counts of their pairs
+_STEPS = 64  # steps of a series that are features
+_LOGITS = 2**24  # logits in memory at a time
+_UNSEEN_COUNT = 1e-3  # count of a pair of tokens that is not in the training split
 
 Rules = Callable[[Batch], Iterable[tuple[str, Tensor]]]
 
 
 def chosen(split: Split, most: int) -> Tensor:
-    """Return the samples of a split that are read, at equal distances: all where they are few and small."""
+    """Return the samples of a split that are read, at equal distances: all of them if they are few and small."""
     values = split.batch(torch.zeros(1, dtype=torch.long), None).inputs.numel()
-    return equally_spaced(len(split), min(most, max(MOST_READ // max(values, 1), LEAST_READ)))
+    return equally_spaced(len(split), min(most, max(MAX_READ_VALUES // max(values, 1), MIN_READ_SAMPLES)))
 
 
 def rules(split: Split, objective: Objective, names: Sequence[str], predict: Rules) -> Iterator[Baseline]:
-    """Yield a baseline for each of the `names` that `predict` gives for prepared batches; all share one pass."""
-    tested = chosen(split, MOST_RULED)
+    """Yield a baseline for each of `names`. `predict` yields the predictions of all for a batch, in one pass."""
+    tested = chosen(split, MAX_RULED_SAMPLES)
 
     @cache
     def values() -> dict[str, dict[str, float]]:
@@ -78,7 +78,7 @@ def rules(split: Split, objective: Objective, names: Sequence[str], predict: Rul
             for name, prediction in predict(batch):
                 for metric in metrics[name].values():
                     metric.update(prediction, batch.target)
-        return {name: computed(own) for name, own in metrics.items()}
+        return {name: computed(metrics_of_rule) for name, metrics_of_rule in metrics.items()}
 
     for name in names:
         yield Baseline(name, partial(lambda name: values()[name], name), sampled("tested", len(tested), len(split)))
@@ -91,11 +91,11 @@ def computed(metrics: dict[str, torchmetrics.Metric]) -> dict[str, float]:
 
 def models(split: Split, objective: Objective, simple: Iterable[SimpleModel]) -> Iterator[Baseline]:
     """Yield a baseline for each simple model of the split's task."""
-    tested = chosen(split, MOST_TESTED)
+    tested = chosen(split, MAX_TESTED_SAMPLES)
 
     def values(model: SimpleModel) -> dict[str, float]:
         predict = model.fit()
-        metrics = {name: each for name, each in objective.metrics(split).items() if name not in model.without}
+        metrics = {name: metric for name, metric in objective.metrics(split).items() if name not in model.without}
         for order in tested.split(BATCH):
             target = objective.ready(take(split, order, None)).target
             prediction = predict(order)
@@ -108,19 +108,16 @@ def models(split: Split, objective: Objective, simple: Iterable[SimpleModel]) ->
         yield Baseline(model.name, partial(values, model), "; ".join(filter(None, notes)) or None)
 
 
-# -- classes and real values ------------------------------------------------------------------------------
-
-
 def of_classes(split: Split, train: Split | None, objective: Objective, classes: int | None) -> Baselines:
     """Return the split's own models, the most frequent class, the nearest centroid and a linear model.
 
-    train: the training split; None leaves out what has to be fitted on it
-    classes: V; None where it is not known
+    train: the training split; None leaves out models that are fitted on it
+    classes: V; None if it is unknown
     """
-    own = list(split.baselines()) if isinstance(split, HasBaselines) else []
+    simple = list(split.baselines()) if isinstance(split, HasBaselines) else []
     if train is not None and classes is not None:
-        own += _class_models(split, train, classes)
-    return Baselines(models(split, objective, own))
+        simple += _class_models(split, train, classes)
+    return Baselines(models(split, objective, simple))
 
 
 def _class_models(split: Split, train: Split, classes: int) -> Iterator[SimpleModel]:
@@ -147,16 +144,16 @@ def _class_models(split: Split, train: Split, classes: int) -> Iterator[SimpleMo
 
 
 def of_values(split: Split, train: Split | None, objective: Objective) -> Baselines:
-    """Return the mean of the training split, which standardized targets have at zero, and linear models.
+    """Return the mean of the training split and linear models.
 
-    The split's own models come before the one that is fitted on the training split.
+    The split's own models come before the model that is fitted on the training split.
     """
     if not isinstance(split, Standardized):
         return Baselines()
 
     def mean(batch: Batch) -> Iterator[tuple[str, Tensor]]:
         assert isinstance(batch.target, Tensor)
-        yield "mean", torch.zeros_like(batch.target.flatten(1))
+        yield "mean", torch.zeros_like(batch.target.flatten(1))  # targets are standardized
 
     baselines = list(rules(split, objective, ["mean"], mean))
     if isinstance(split, HasBaselines):
@@ -175,11 +172,11 @@ def of_values(split: Split, train: Split | None, objective: Objective) -> Baseli
 
 
 class Features:
-    """Features of the samples of a training split, and of another one. chosen: the samples that are fitted on."""
+    """Features of the samples of a training split, and of another one. chosen: the training samples to fit on."""
 
     def __init__(self, train: Split, split: Split) -> None:
         self.train = train
-        self.chosen = chosen(train, MOST_FITTED)
+        self.chosen = chosen(train, MAX_FITTED_SAMPLES)
         self._known: dict[int, Tensor] = {}
 
     @cached_property
@@ -191,7 +188,7 @@ class Features:
         return torch.cat([features(batch) for batch in batches]), torch.cat(targets)  # type: ignore[arg-type]
 
     def of(self, split: Split, order: Tensor) -> Tensor:
-        """Return the features (B, F) of samples of another split; those of a batch are kept for the next model."""
+        """Return the features (B, F) of samples of another split, kept for the next model."""
         first = int(order[0])
         if first not in self._known:
             self._known[first] = features(split.batch(order, None))
@@ -199,7 +196,7 @@ class Features:
 
 
 def has_features(split: Split) -> bool:
-    """Whether `features` exist for the samples of a split."""
+    """Return whether `features` exist for the samples of a split."""
     batch = split.batch(torch.zeros(1, dtype=torch.long), None)
     if not isinstance(batch.target, Tensor) or batch.source is not None:
         return False
@@ -208,20 +205,20 @@ def has_features(split: Split) -> bool:
     inputs = batch.inputs
     if not inputs.is_floating_point():
         return False  # token ids, and sounds as levels
-    return inputs.ndim in (3, 4) or (inputs.ndim == 2 and batch.lengths is None and inputs.shape[1] <= MOST_FEATURES)
+    return inputs.ndim in (3, 4) or (inputs.ndim == 2 and batch.lengths is None and inputs.shape[1] <= MAX_FEATURES)
 
 
 def features(batch: Batch) -> Tensor:
-    """Return numbers (B, F) that stand for whole samples, at most `MOST_FEATURES`: of vectors themselves.
+    """Return at most `MAX_FEATURES` numbers for each sample, (B, F).
 
-    Of images, averages over rectangles; of series, a number of steps at equal distances; of graphs, how many nodes have
-    each code, in each of their columns.
+    Images give averages over rectangles, series a number of steps at equal distances, graphs the number of nodes with
+    each code in each of their columns, and vectors themselves.
     """
     inputs = batch.inputs
     if batch.pairs is not None:
         return _node_counts(inputs, batch.lengths)
     if inputs.ndim == 4:
-        side = math.isqrt(MOST_FEATURES // inputs.shape[1])
+        side = math.isqrt(MAX_FEATURES // inputs.shape[1])
         size = (min(inputs.shape[2], side), min(inputs.shape[3], side))
         return F.adaptive_avg_pool2d(inputs, size).flatten(1)
     if inputs.ndim == 3:
@@ -230,22 +227,24 @@ def features(batch: Batch) -> Tensor:
 
 
 def _steps(series: Tensor, lengths: Tensor | None) -> Tensor:
-    """Series (B, T, C) stretched linearly over a number of steps: (B, steps C), missing values are zero."""
-    count = max(min(_STEPS, MOST_FEATURES // series.shape[2]), 1)
+    """Return series (B, T, C) stretched linearly over a number of steps, missing values as zero: (B, steps C)."""
+    count = max(min(_STEPS, MAX_FEATURES // series.shape[2]), 1)
     if lengths is None:
         lengths = torch.full((len(series),), series.shape[1])
     step = torch.linspace(0, 1, count) * (lengths[:, None] - 1)  # (B, steps)
     low = step.floor().long()
     high = torch.minimum(low + 1, lengths[:, None] - 1)
-    share, values = (step - low)[..., None], series.nan_to_num()
+    share = (step - low)[..., None]  # (B, steps, 1)
+    values = series.nan_to_num()
     batch = torch.arange(len(series))[:, None]
-    return (values[batch, low] * (1 - share) + values[batch, high] * share).flatten(1)[:, :MOST_FEATURES]
+    stretched = values[batch, low] * (1 - share) + values[batch, high] * share  # (B, steps, C)
+    return stretched.flatten(1)[:, :MAX_FEATURES]
 
 
 def _node_counts(nodes: Tensor, lengths: Tensor | None) -> Tensor:
-    """Codes (B, N, C) -> how many nodes have each code: (B, F), of large codes together."""
+    """Return the number of nodes with each code: (B, N, C) -> (B, F). Large codes count together."""
     size, count, columns = nodes.shape
-    most = max((MOST_FEATURES - 1) // columns, 1)
+    most = max((MAX_FEATURES - 1) // columns, 1)
     real = torch.ones(size, count) if lengths is None else (torch.arange(count) < lengths[:, None]).float()  # (B, N)
     counts = torch.zeros(size, columns, most)
     for column in range(columns):
@@ -253,18 +252,16 @@ def _node_counts(nodes: Tensor, lengths: Tensor | None) -> Tensor:
     return torch.cat([counts.flatten(1), real.sum(1, keepdim=True)], 1)
 
 
-# -- tokens -----------------------------------------------------------------------------------------------
-
-
 def of_image_tokens(split: Split, objective: Objective) -> Baselines:
     """Return two rules of the token ids of images; none for a split without `frequencies`.
 
-    uniform: all token ids have one probability; independent: that of each index in the training split
+    uniform: all token ids have one probability
+    independent: a token id has its frequency at each index of the training split
     """
     frequencies: Tensor | None = getattr(split, "frequencies", None)  # (N, V)
     if frequencies is None:
         return Baselines()
-    tested = chosen(split, MOST_RULED)
+    tested = chosen(split, MAX_RULED_SAMPLES)
 
     def independent() -> dict[str, float]:
         surprise = -frequencies.double().log()  # nats
@@ -272,7 +269,7 @@ def of_image_tokens(split: Split, objective: Objective) -> Baselines:
         for order in tested.split(BATCH):
             target = objective.ready(take(split, order, None)).target
             assert isinstance(target, Tensor)
-            target = target.flatten(1).floor().long()  # of levels with noise, the levels
+            target = target.flatten(1).floor().long()  # levels without the noise of patch_density
             total += float(surprise.T.gather(0, target).sum())
             count += target.numel()
         return _of_nats(objective.metrics(split), total / count)
@@ -287,8 +284,10 @@ def of_image_tokens(split: Split, objective: Objective) -> Baselines:
 
 
 def _of_nats(metrics: dict[str, torchmetrics.Metric], nats: float) -> dict[str, float]:
-    """The metrics of a mean cross entropy, in the form that `metrics` reports."""
-    metrics["loss"].total, metrics["loss"].count = torch.tensor(nats).double(), torch.tensor(1)
+    """Return the values of all metrics for a mean cross entropy in nats."""
+    # Perplexity and bits share the sums of the loss, so that setting these sets all of them.
+    metrics["loss"].total = torch.tensor(nats).double()
+    metrics["loss"].count = torch.tensor(1)
     for metric in metrics.values():
         metric._update_count = 1  # torchmetrics warns of a metric without one
     return {name: value for name, value in computed(metrics).items() if not math.isnan(value)}
@@ -297,15 +296,15 @@ def _of_nats(metrics: dict[str, torchmetrics.Metric], nats: float) -> dict[str, 
 def of_written_texts(split: Split, train: Split | None, objective: Objective) -> Baselines:
     """Return rivals of a model that writes from a source: the word before alone, a copy, the nearest source.
 
-    word_before: the token that follows another one most often in the training split, whatever the source is
+    word_before: the token that follows another one most often in the training split, without the source
     copy_source: the source itself is the text
     nearest_source: the text of the training source with the most similar words (tf-idf)
 
-    The last two have BLEU and chrF too, under the names that `eval write=true` gives them.
+    The last two also have BLEU and chrF, under the names of `eval write=true`.
     """
-    tested = chosen(split, MOST_TESTED)
+    tested = chosen(split, MAX_TESTED_SAMPLES)
     note = sampled("tested", len(tested), len(split))
-    fitted = None if train is None else chosen(train, MOST_TESTED)
+    fitted = None if train is None else chosen(train, MAX_TESTED_SAMPLES)
     baselines = []
     if train is not None and fitted is not None:
         notes = "; ".join(filter(None, [sampled("fitted", len(fitted), len(train)), note])) or None
@@ -318,13 +317,14 @@ def of_written_texts(split: Split, train: Split | None, objective: Objective) ->
 
 
 def of_written_outputs(split: ReadsOutputs, train: Split | None) -> Baselines:
-    """Return what a judge reads in the output of the training source with the most similar words (tf-idf).
+    """Return a judge's scores of the output of the training source with the most similar words (tf-idf).
 
-    Their names are those of a model's outputs in `eval write=true`.
+    The metrics have the same names as of a model's outputs in `eval write=true`.
     """
     if not isinstance(train, ReadsOutputs):
         return Baselines()
-    tested, fitted = equally_spaced(len(split.pairs), MOST_JUDGED), equally_spaced(len(train.pairs), MOST_FITTED)
+    tested = equally_spaced(len(split.pairs), MAX_JUDGED_OUTPUTS)
+    fitted = equally_spaced(len(train.pairs), MAX_FITTED_SAMPLES)
 
     def nearest() -> dict[str, float]:
         find = nearest_sources([train.pairs[index][0] for index in fitted.tolist()])
@@ -338,7 +338,7 @@ def of_written_outputs(split: ReadsOutputs, train: Split | None) -> Baselines:
 
 
 def judged(split: ReadsOutputs, readings: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Return the scores of what the judge of a split reads: exact match, and the split's own."""
+    """Return the scores of readings of the judge of a split: exact match, and the split's own scores."""
     exact = sum(reading == reference for reading, reference in zip(readings, references, strict=True)) / len(readings)
     return {"exact": exact, **split.score(readings, references)}
 
@@ -358,7 +358,7 @@ def _word_before(split: Split, train: Split, fitted: Tensor, tested: Tensor, obj
     for order in tested.split(BATCH):
         batch = objective.ready(take(split, order, None))
         counts = _grown(counts, int(max(batch.inputs.max(), _targets(batch).max())) + 1)
-    table = (counts + _LEAST_COUNT).log()
+    table = (counts + _UNSEEN_COUNT).log()
     table = table - table.logsumexp(1, keepdim=True)
     for order in tested.split(max(1, _LOGITS // (len(table) * batch.inputs.shape[1]))):
         batch = objective.ready(take(split, order, None))
@@ -374,15 +374,15 @@ def _targets(batch: Batch) -> Tensor:
 
 
 def _neighbours(batch: Batch) -> tuple[Tensor, Tensor]:
-    """The token ids that are read and those that follow them, where these count."""
+    """Return the token ids that are read and the token ids that follow them, for targets that count."""
     real = _targets(batch) != Batch.ignore
     return batch.inputs[real], _targets(batch)[real]
 
 
 def _grown(counts: Tensor, size: int) -> Tensor:
-    """Counts of at least `size` token ids. Raises ValueError for more than `MOST_VOCABULARY`."""
-    if size > MOST_VOCABULARY:
-        raise ValueError(f"{size:,} token ids or more; pairs of tokens are counted for at most {MOST_VOCABULARY:,}")
+    """Return the counts grown to `size` token ids. Raises ValueError for more than `MAX_VOCABULARY`."""
+    if size > MAX_VOCABULARY:
+        raise ValueError(f"{size:,} token ids or more; pairs of tokens are counted for at most {MAX_VOCABULARY:,}")
     grown = max(size - len(counts), 0)
     return F.pad(counts, (0, grown, 0, grown))
 

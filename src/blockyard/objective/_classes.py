@@ -1,4 +1,4 @@
-"""What objectives on classes or tokens share: their loss, and metrics by name beside their own."""
+"""The base of objectives on classes or tokens: their loss, and further metrics by name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class ClassObjective(Objective):
         z_loss: NonNegative = 0.0,
         metrics: MetricNames | None = None,
     ) -> None:
-        self.label_smoothing, self.z_loss = label_smoothing, z_loss
+        self.label_smoothing = label_smoothing
+        self.z_loss = z_loss
         self._named: dict[str, Any] = {}
         if metrics:
             from blockyard.objective._named_metrics import named_metrics
@@ -43,7 +44,7 @@ class ClassObjective(Objective):
             self._named = named_metrics(metrics)
 
     def check_outputs(self, outputs: int) -> None:
-        """Raise ValueError for metrics that do not work with so many classes, or whose column the objective has."""
+        """Raise ValueError for metrics that do not work with so many classes, or take a column of the objective."""
         if self._named:
             from blockyard.objective._named_metrics import check_classes
 
@@ -52,20 +53,21 @@ class ClassObjective(Objective):
 
     @property
     def takes_projection(self) -> bool:
-        """True where the loss is the one of this class."""
+        """True unless a subclass has another loss."""
         return type(self).loss is ClassObjective.loss
 
     def loss(self, prediction: Any, target: Tensor) -> Tensor:
         """Mean cross entropy over the targets, in nats.
 
-        prediction: (B, V) or (B, N, V), or a `Projection` that gives them; target: (B,) or (B, N)
+        prediction: (B, V) or (B, N, V), or a `Projection` that computes it
+        target: (B,) or (B, N)
         """
         if isinstance(prediction, Projection):
             return chunked_cross_entropy(prediction, target, label_smoothing=self.label_smoothing, z_loss=self.z_loss)
         return cross_entropy(prediction, target, label_smoothing=self.label_smoothing, z_loss=self.z_loss)
 
     def further(self, own: dict[str, torchmetrics.Metric]) -> dict[str, torchmetrics.Metric]:
-        """The objective's own metrics, and new ones of `metrics` after them."""
+        """Return the objective's own metrics, and the further ones of the option `metrics` behind them."""
         if not self._named:
             return own
         from blockyard.objective._named_metrics import NamedMetric

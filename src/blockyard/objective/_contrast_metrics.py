@@ -1,4 +1,4 @@
-"""Metrics of contrasts: those of a classifier whose classes are the candidates of each token."""
+"""Metrics of contrasts: a classifier with the candidates of each token as its classes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from blockyard.data.splits.order import mix
 from blockyard.objective._hidden_sound import samples_of
 from blockyard.objective._metrics import Accuracy, MeanCrossEntropy
 
-EQUAL = 1e-4  # of logits: products of equal vectors differ in their last bits
+EQUAL = 1e-4  # difference of equal logits: products of equal vectors differ in their last bits
 Logits = Callable[[Tensor, Any], Tensor]
 
 
@@ -32,7 +32,7 @@ class ContrastLoss(MeanCrossEntropy):
 
 
 class SharedAccuracy(Accuracy):
-    """Share of the hidden tokens whose true frame is the most similar candidate. Of equally similar ones, a share."""
+    """Share of hidden tokens with the true frame as the likest candidate. Equally similar ones share the point."""
 
     def __init__(self, logits: Logits) -> None:
         super().__init__()
@@ -57,22 +57,19 @@ class Information(ContrastLoss):
         self.constant = constant
 
     def compute(self) -> Tensor:
-        """Over all updates."""
+        """The constant less the mean over all updates."""
         return self.constant - super().compute()
 
 
-# Which other tokens of a recording a hidden one is to be told from, and how similar each is to the prediction.
-#
-# Source: Baevski et al. 2020, wav2vec 2.0 (arXiv 2006.11477), section 3.2
-
-
 def choose(batch: Batch, hidden: Tensor, key: int | None, count: int) -> tuple[Tensor, Tensor]:
-    """Return the index of the true candidate (B, N) and the tokens of the others (B, N, count).
+    """Return the index of the true candidate (B, N) and the tokens of the distractors (B, N, count).
 
-    Which they are is a hash of (key, sample). The index is 0 at hidden tokens, and `Batch.ignore` at others and where
-    a recording has a single hidden token.
+    Distractors are a hash of (key, sample). The index is 0 at hidden tokens, and `Batch.ignore` at others and in a
+    recording with a single hidden token.
 
     hidden: (B, N) bool
+
+    Source: Baevski et al. 2020, wav2vec 2.0 (arXiv 2006.11477), section 3.2
     """
     draws = uniform(mix("negatives", 0 if key is None else key), samples_of(batch), hidden.shape[1] * count)
     negatives = distractors(hidden, draws.T.reshape(*hidden.shape, count))
@@ -83,21 +80,25 @@ def choose(batch: Batch, hidden: Tensor, key: int | None, count: int) -> tuple[T
 def distractors(hidden: Tensor, draws: Tensor) -> Tensor:
     """Return other hidden tokens of the same recording (B, N, K) for each hidden one, all of them equally likely.
 
-    hidden: (B, N) bool; draws: (B, N, K) in [0, 1). What is returned for other tokens means nothing
+    Values for tokens that are not hidden mean nothing.
+
+    hidden: (B, N) bool; draws: (B, N, K) in [0, 1)
     """
     others = hidden.sum(1)[:, None, None] - 1  # (B, 1, 1)
     rank = hidden.cumsum(1)[..., None] - 1  # (B, N, 1), among the hidden tokens
     chosen = (draws * others).long()
-    chosen = (chosen + (chosen >= rank)).clamp(0, hidden.shape[1] - 1)
+    chosen = (chosen + (chosen >= rank)).clamp(0, hidden.shape[1] - 1)  # skips the token itself
     order = (~hidden).int().argsort(dim=1, stable=True)  # hidden tokens first
     return order.gather(1, chosen.flatten(1)).view_as(chosen)
 
 
 def similarities(prediction: Tensor, candidates: Tensor, negatives: Tensor, equal: Tensor | None = None) -> Tensor:
-    """Return the cosines (B, N, 1 + K) of predictions (B, N, F) and the true candidate, then those of `negatives`.
+    """Return the cosines (B, N, 1 + K) of predictions (B, N, F) with the true candidate, then with `negatives`.
 
-    candidates: (B, N, F), that of each token; negatives: (B, N, K), tokens; equal: (B, N, N) bool, pairs of tokens
-    whose candidates are the same, which do not count as distractors of each other: -inf; None for no such pair
+    candidates: (B, N, F), the candidate of each token
+    negatives: (B, N, K), tokens
+    equal: (B, N, N) bool, pairs of tokens with the same candidate; they are no distractors of each other and get -inf;
+        None for no such pair
     """
     cosine = F.normalize(prediction.float(), dim=-1) @ F.normalize(candidates.float(), dim=-1).mT  # (B, N, N)
     others = cosine if equal is None else cosine.masked_fill(equal, -torch.inf)

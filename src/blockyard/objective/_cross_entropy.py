@@ -1,8 +1,8 @@
 """The loss of every objective that predicts classes or tokens.
 
 Source: Szegedy et al. 2016, Rethinking the Inception Architecture (arXiv 1512.00567), section 7, label smoothing;
-    Chowdhery et al. 2022, PaLM (arXiv 2204.02311), section 5, z-loss for the outputs, after the one that Zoph et al.
-    2022, ST-MoE (arXiv 2202.08906), eq. 5, put on a router
+    Chowdhery et al. 2022, PaLM (arXiv 2204.02311), section 5, z-loss for the outputs, after the z-loss of a router of
+    Zoph et al. 2022, ST-MoE (arXiv 2202.08906), eq. 5
 Reference: torch.nn.functional.cross_entropy; torch.logsumexp
 Equation: -sum_v q_v log softmax(z)_v + z_loss (log Z)^2, q = (1 - s) onehot(target) + s / V, Z = sum_v exp(z_v)
 """
@@ -29,40 +29,30 @@ def cross_entropy(
     z_loss: float = 0.0,
     weights: Tensor | None = None,
 ) -> Tensor:
-    """Return the mean over the targets that are not `Batch.ignore`, in nats; NaN where there is none.
+    """Return the mean over the targets that are not `Batch.ignore`, in nats; NaN without any target.
 
     prediction: (..., V) logits; target: (...) int64
     label_smoothing: share of the target spread evenly over the V classes
-    z_loss: factor of the squared logarithm of the softmax's normaliser, which keeps logits from drifting
-    weights: (V,), factors of the loss of targets of each class. The sum is divided by the number of targets and not of
-        weights, so that the parts of a batch add up to the whole
+    z_loss: factor of the squared logarithm of the softmax's normaliser; it keeps logits from drifting
+    weights: (V,), factors of the loss of targets of each class
     """
-    logits, target = prediction.flatten(0, -2), target.flatten()
+    logits = prediction.flatten(0, -2)  # (M, V)
+    target = target.flatten()  # (M,)
     if weights is None:
         loss = F.cross_entropy(logits, target, ignore_index=Batch.ignore, label_smoothing=label_smoothing)
     else:
-        each = F.cross_entropy(
+        losses = F.cross_entropy(
             logits, target, ignore_index=Batch.ignore, label_smoothing=label_smoothing, reduction="none"
-        )
-        factor = weights.to(each)[target.clamp_min(0)]  # ignored targets have a loss of zero
-        loss = (each * factor).sum() / (target != Batch.ignore).sum()
+        )  # (M,)
+        factor = weights.to(losses)[target.clamp_min(0)]  # ignored targets have a loss of zero
+        # Over the number of targets and not the sum of weights, so that the parts of a batch add up to the whole.
+        loss = (losses * factor).sum() / (target != Batch.ignore).sum()
     if not z_loss:
         return loss
     counted = target != Batch.ignore
     exact = torch.promote_types(logits.dtype, torch.float32)
     squared = logits.to(exact).logsumexp(-1).square()  # in bf16 the square would be off by percents
     return loss + z_loss * squared.masked_fill(~counted, 0.0).sum() / counted.sum()
-
-
-# Cross entropy from the inputs of the last layer, by chunks of tokens, so that not all logits exist at a time.
-#
-# Source: Wijmans et al. 2024, Cut Your Losses in Large-Vocabulary Language Models (arXiv 2411.09009); Hsu et al. 2024,
-#     Liger Kernel (arXiv 2410.10989), section 3.2, for gradients in the forward pass
-# Reference: torch.nn.functional.cross_entropy of all logits; torch.nn.functional.linear_cross_entropy, which has no
-#     z-loss and does not go by autocast
-# Equation: gradient of the logits of a target, with p = softmax(z): p (1 + 2 z_loss log Z) - q, over the number of
-#     targets; with q and Z as in `_cross_entropy`. With z = c tanh(s u / c), that by u has the factor s (1 - z^2 / c^2)
-# Cost: O(N D V) time as in the plain loss; memory of min(N V, logits_of_chunk) logits and of the gradients of W and x
 
 
 def chunked_cross_entropy(
@@ -73,11 +63,20 @@ def chunked_cross_entropy(
     z_loss: float = 0.0,
     chunk: int | None = None,
 ) -> Tensor:
-    """Return `cross_entropy` of the projection's logits, computed by chunks. It has no second derivative.
+    """Return `cross_entropy` of the projection's logits, by chunks of tokens, so that not all logits exist at a time.
 
-    Matrix products have the type of autocast, and everything else is in float32 at least.
+    Matrix products have the type of autocast, and everything else is in float32 at least. It has no second derivative.
 
-    target: (...) int64; chunk: tokens in a chunk; None gives one of `logits_of_chunk`
+    target: (...) int64
+    chunk: tokens in a chunk; None means as many as have `logits_of_chunk` logits
+
+    Source: Wijmans et al. 2024, Cut Your Losses in Large-Vocabulary Language Models (arXiv 2411.09009); Hsu et al.
+        2024, Liger Kernel (arXiv 2410.10989), section 3.2, for gradients in the forward pass
+    Reference: torch.nn.functional.cross_entropy of all logits; torch.nn.functional.linear_cross_entropy, which has no
+        z-loss and does not go by autocast
+    Equation: the gradient by the logits of a target is p (1 + 2 z_loss log Z) - q over the number of targets, with
+        p = softmax(z). With z = c tanh(s u / c), the gradient by u has the further factor s (1 - z^2 / c^2)
+    Cost: O(N D V) time as in the plain loss; memory of min(N V, logits_of_chunk) logits and the gradients of W and x
     """
     x, weight, bias, scale, softcap = projection
     chunk = max(1, logits_of_chunk(x.device) // len(weight)) if chunk is None else chunk
@@ -87,7 +86,7 @@ def chunked_cross_entropy(
 
 
 class _Options(NamedTuple):
-    """What is no tensor: those of the loss and of the logits, and the tokens in a chunk."""
+    """The arguments of the chunked loss that are no tensors."""
 
     smoothing: float
     z_loss: float
@@ -97,7 +96,7 @@ class _Options(NamedTuple):
 
 
 class _Chunked(torch.autograd.Function):
-    """The loss, with all gradients computed beside it."""
+    """The loss, with all gradients computed in the forward pass: the logits are gone in the backward pass."""
 
     @staticmethod
     def forward(
@@ -133,7 +132,7 @@ class _Chunked(torch.autograd.Function):
                 if options.scale != 1.0:
                     slope.mul_(options.scale)
                 total += loss.sum()
-                # The slopes of ignored targets must not count; the rows they meet are smaller, and are zeroed.
+                # The slopes of ignored targets must not count: the smaller factor of each product is zeroed there.
                 if to_bias is not None:
                     to_bias += torch.mv(slope.T, counted[:, 0].to(exact))
                 slope = slope.to(dtype)
@@ -155,26 +154,30 @@ class _Chunked(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.gradients is None:
             raise RuntimeError("the gradients of a chunked cross entropy were used; compute the loss again")
-        (to_x, to_weight, to_bias), ctx.gradients = ctx.gradients, None
+        to_x, to_weight, to_bias = ctx.gradients
+        ctx.gradients = None  # the products below are in place: a second pass would scale them twice
+        weight_type, bias_type = ctx.types
         grad = grad / ctx.count
-        of_weight, of_bias = (
-            None if each is None else each.mul_(grad).to(dtype)
-            for each, dtype in zip((to_weight, to_bias), ctx.types, strict=True)
-        )
-        return None if to_x is None else to_x.mul_(grad), of_weight, of_bias, None, None
+        if to_x is not None:
+            to_x = to_x.mul_(grad)
+        if to_weight is not None:
+            to_weight = to_weight.mul_(grad).to(weight_type)
+        if to_bias is not None:
+            to_bias = to_bias.mul_(grad).to(bias_type)
+        return to_x, to_weight, to_bias, None, None
 
 
 def _loss_and_slope(logits: Tensor, target: Tensor, smoothing: float, z_loss: float) -> tuple[Tensor, Tensor]:
-    """The loss of each target (n,), 0 where ignored, and its gradient by the logits (n, V), of no use there."""
+    """Return the loss of each target (n,), 0 if ignored, and its gradient by the logits (n, V), unset if ignored."""
     ignored = target == Batch.ignore
     index = target.masked_fill(ignored, 0)[:, None]  # (n, 1)
     log_p = torch.log_softmax(logits, -1)
-    own = log_p.gather(-1, index)  # (n, 1)
-    loss = -(1 - smoothing) * own
+    target_log_p = log_p.gather(-1, index)  # (n, 1)
+    loss = -(1 - smoothing) * target_log_p
     if smoothing:
         loss = loss - smoothing * log_p.mean(-1, keepdim=True)
-    log_sum = logits.gather(-1, index) - own if z_loss else own
-    slope = log_p.exp_()
+    log_sum = logits.gather(-1, index) - target_log_p if z_loss else target_log_p  # log Z
+    slope = log_p.exp_()  # in place: a chunk has as many logits as memory allows
     if z_loss:
         loss = loss + z_loss * log_sum.square()
         slope.mul_(1 + 2 * z_loss * log_sum)

@@ -12,9 +12,14 @@ from torchmetrics import Metric
 from blockyard.contracts import Batch
 from blockyard.objective._metrics import _Mean
 
+Kind: TypeAlias = Literal["mse", "mae", "huber"]
+
 
 class _Sized(_Mean):
-    """A mean of errors in the units of the data: `size` (V,) is the standard deviation of each value; None is 1."""
+    """A mean of errors in the units of the data.
+
+    size: (V,), the standard deviation of each value; None is 1
+    """
 
     higher_is_better = False
 
@@ -24,9 +29,11 @@ class _Sized(_Mean):
         self.size: Tensor | None
 
     def errors(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Errors (B, V) in the units of the data, and the number of those that count."""
+        """Return errors (B, V) in the units of the data, and the number of errors that count."""
         error, count = _errors(prediction, target)
-        return (error if self.size is None else error * self.size), count
+        if self.size is not None:
+            error = error * self.size
+        return error, count
 
 
 class MeanSquared(_Sized):
@@ -60,7 +67,7 @@ class MeanAbsolute(_Sized):
 class PeakSignalToNoise(MeanSquared):
     """Ten times the decimal logarithm of the squared range of the targets over the mean squared error.
 
-    The range is that of the targets that count over the whole split, as standardized values have no other.
+    The range is over all targets of the split that count: standardized values have no range of their own.
     """
 
     higher_is_better = True
@@ -75,12 +82,13 @@ class PeakSignalToNoise(MeanSquared):
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """prediction: (B, ..., V); target: the same, NaN where there is none."""
         super().update(prediction, target)
-        target, missing = target.float(), ~Batch.counted(target)
+        missing = ~Batch.counted(target)
+        target = target.float()
         self.low = torch.minimum(self.low, target.masked_fill(missing, torch.inf).min())
         self.high = torch.maximum(self.high, target.masked_fill(missing, -torch.inf).max())
 
     def compute(self) -> Tensor:
-        """In decibels; infinite for predictions without an error."""
+        """The ratio in decibels; infinite for predictions without an error."""
         return 10 * torch.log10((self.high - self.low).square() / super().compute())
 
 
@@ -114,28 +122,21 @@ class Explained(Metric):
         """One for predictions without error, zero for the mean of the targets."""
         count, total, squares, errors = self.sums
         around = squares - total.square() / count.clamp(min=1)  # (V,)
-        varies = around > 1e-12 * squares.clamp(min=1e-300)
+        varies = around > 1e-12 * squares.clamp(min=1e-300)  # the difference of a constant is rounding alone
         return torch.where(varies, 1 - errors / around, torch.nan).nanmean().float()
 
 
 def _errors(prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Errors in float64, zero where a target does not count, and the number of those that do.
-
-    A prediction that is NaN stays NaN, so that a model which diverged has no finite metric.
-    """
+    """Return errors in float64, zero for targets that do not count, and the number of targets that count."""
+    # A prediction of NaN stays NaN, so that a diverged model has no finite metric.
     target = target.reshape(prediction.shape)
     counted = Batch.counted(target)
     error = prediction.double() - target.double().masked_fill(~counted, 0.0)
     return error.masked_fill(~counted, 0.0), counted.sum()
 
 
-# The loss of real-valued predictions, without targets that are NaN.
-
-Kind: TypeAlias = Literal["mse", "mae", "huber"]
-
-
 def real_loss(kind: Kind, delta: float, prediction: Tensor, target: Tensor) -> Tensor:
-    """Mean error over the values that are there. prediction: (B, V); target: (B, ...) of V values, NaN without one."""
+    """Return the mean error over known values. prediction: (B, V); target: (B, ...) of V values, NaN if unknown."""
     target = target.flatten(1)
     counted = Batch.counted(target)
     error = prediction - target.masked_fill(~counted, 0.0)  # (B, V)

@@ -1,4 +1,4 @@
-"""What objectives share that hide spans of a sound and predict something of it: the spans, and frames to learn from."""
+"""The base of objectives that hide spans of a sound: the spans, and frames of log-mel energies."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from blockyard.data.splits.hash import uniform
 from blockyard.data.splits.split import Fraction
 from blockyard.tokenizer.log_mel import hann, log_mel, mel_filters
 
-MELS, WINDOW = 23, 0.025  # bands of a frame; seconds of a window, or those from one token to the next if more
-RECORDINGS, FRAMES = 512, 20_000  # of the training split that is learned from, at most
+MELS = 23  # bands of a frame
+WINDOW = 0.025  # seconds of a window, unless a token spans more
+RECORDINGS = 512  # recordings of the training split that are learned from, at most
+FRAMES = 20_000  # frames that are learned from, at most
 PART = 64  # recordings at a time
 
 
 class HiddenSound(Objective):
-    """Reads the source alone, of which spans are hidden; requires a bidirectional model.
+    """Reads the source alone, with hidden spans; requires a bidirectional model.
 
     Options:
-        rate: share of the tokens of a recording that is hidden, less where spans overlap
+        rate: share of hidden tokens of a recording; less if spans overlap
         span: tokens that are hidden together
     """
 
@@ -37,7 +39,8 @@ class HiddenSound(Objective):
     name: ClassVar[str]
 
     def __init__(self, *, rate: Fraction = 0.5, span: Count = 10) -> None:
-        self.rate, self.span = rate, span
+        self.rate = rate
+        self.span = span
         self._source: TokenSpec | None = None
         self._rate = 0
 
@@ -48,7 +51,7 @@ class HiddenSound(Objective):
         self._rate = data.source.rate
 
     def source_tokens(self, tokens: TokenSpec) -> TokenSpec:
-        """The same tokens of the source, some of which are hidden."""
+        """Return the tokens of the source, marked as hideable."""
         self._source = replace(tokens, hides=True)
         return self._source
 
@@ -59,14 +62,14 @@ class HiddenSound(Objective):
         return points[torch.linspace(0, len(points) - 1, min(FRAMES, len(points))).round().long()]
 
     def hidden(self, batch: Batch, key: int | None, count: int, tokens: Tensor) -> Tensor:
-        """Return which of `count` tokens are hidden (B, N), a hash of (key, sample). tokens: (B,), the real ones."""
+        """Return a mask of hidden tokens (B, N) out of `count`, a hash of (key, sample). tokens: (B,), real ones."""
         scores = uniform(0 if key is None else key, samples_of(batch), count).T  # (B, N)
         return self.spans(scores, tokens)
 
     def spans(self, scores: Tensor, tokens: Tensor) -> Tensor:
-        """Return which tokens are hidden, (B, N): spans that begin at the lowest scores (B, N) of each recording.
+        """Return a mask of spans that begin at the lowest scores (B, N) of each recording: (B, N).
 
-        tokens: (B,), those that are real; a recording that has any has one span at least
+        tokens: (B,), the real tokens; a recording with any has at least one span
         """
         index = torch.arange(scores.shape[1], device=scores.device)
         real = index < tokens[:, None]
@@ -76,14 +79,14 @@ class HiddenSound(Objective):
         return (index - latest < self.span) & real
 
     def tokens_of(self, samples: Tensor, lengths: Tensor | None) -> tuple[int, Tensor]:
-        """Return N, the tokens that the samples (B, T) become, at least 1, and those of each recording (B,)."""
+        """Return the number N of tokens of samples (B, T), at least 1, and the number for each recording (B,)."""
         assert self._source is not None, "source_tokens() comes before tokens_of()"
         if lengths is None:
             lengths = torch.full((len(samples),), samples.shape[1], device=samples.device)
         return max(int(self._source.tokens_of(torch.tensor(samples.shape[1]))), 1), self._source.tokens_of(lengths)
 
     def frames(self, samples: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return log-mel frames (B, N, mels), one where each token begins, and the number of tokens of each (B,)."""
+        """Return log-mel frames (B, N, mels), one at the start of each token, and the tokens of each recording (B,)."""
         assert self._source is not None, "source_tokens() comes before frames()"
         samples = samples.float() if samples.is_floating_point() else samples / 32768
         stride = 1
@@ -93,7 +96,8 @@ class HiddenSound(Objective):
         most, tokens = self.tokens_of(samples, lengths)
         samples = F.pad(samples, (0, max((most - 1) * stride + window - samples.shape[1], 0)))
         filters = mel_filters(window, MELS, self._rate)
-        shape, bands = (each.to(samples.device) for each in (hann(window), filters))
+        shape = hann(window).to(samples.device)
+        bands = filters.to(samples.device)
         return log_mel(samples, shape, stride, bands, tokens)[..., :most].transpose(1, 2), tokens
 
     def prepared(self, split: Split) -> Iterator[Batch]:

@@ -1,11 +1,11 @@
 """Metrics over a whole split, from sums and counts, so that uneven batches and processes have the right weight.
 
-The means are our own. torchmetrics' MeanMetric sums in float32 and drops NaN, which would hide a diverged model, at the
+The means are not torchmetrics' MeanMetric: it sums in float32 and drops NaN, which would hide a diverged model, at the
 cost of a GPU synchronisation per update; with that check disabled it ignores the weights. Its MulticlassExactMatch
 counts a sequence without targets as correct.
 
-Of several labels a sample, predictions (B, V) are logits and targets (B, V) are 0, 1 or NaN. Error rates of transcripts
-are those of what a CTC model writes greedily; torchmetrics.text.CharErrorRate and WordErrorRate have the same sums.
+For several labels a sample, predictions (B, V) are logits and targets (B, V) are 0, 1 or NaN. Error rates of
+transcripts are of the greedy text of a CTC model; torchmetrics.text.CharErrorRate and WordErrorRate have the same sums.
 
 Importing torchmetrics takes seconds, so objectives import this file inside `metrics`.
 """
@@ -25,6 +25,8 @@ from torchmetrics.classification import BinaryAUROC, MulticlassF1Score, Multicla
 
 from blockyard.contracts import Batch
 from blockyard.ops import ctc
+
+Decode = Callable[[list[int]], str]
 
 
 class _Mean(Metric):
@@ -60,7 +62,7 @@ class MeanCrossEntropy(_Mean):
 class MeanNats(_Mean):
     """Minus the log likelihood in nats over the number of target values that are not NaN.
 
-    nats: from (prediction, target) to those of each token, zero where its target is NaN
+    nats: function of (prediction, target) that returns the nats of each token, zero for a target of NaN
     """
 
     higher_is_better = False
@@ -76,26 +78,27 @@ class MeanNats(_Mean):
 
 
 class MeanBound(MeanNats):
-    """A sum over some targets that bounds that over all: nats over the number of targets of the first tensor."""
+    """A bound from a sum over some targets: nats over the number of all targets, of the first target tensor."""
 
     def update(self, prediction: Tensor, target: Any) -> None:
-        """prediction: as the objective takes it; target: a named tuple whose first tensor holds `Batch.ignore`."""
+        """prediction: as the objective takes it; target: a named tuple, its first tensor with `Batch.ignore`."""
         counted = Batch.counted(target[0])
         self.total += (self.nats(prediction, target) * counted).double().sum()
         self.count += counted.sum()
 
 
 def _hits(prediction: Tensor, target: Tensor) -> Tensor:
-    """Whether the largest logit is that of the target, (...) float64; NaN where the logits of a target have a NaN.
+    """Return 1 if the target has the largest logit, else 0, and NaN if its logits have a NaN: (...) float64.
 
-    prediction: (..., V) logits; target: (...) int64. `argmax` alone would give the index of the NaN.
+    prediction: (..., V) logits; target: (...) int64
     """
+    # `argmax` alone would return the index of the NaN, as if it were a prediction.
     largest, index = prediction.max(-1)
     return (index == target).double().masked_fill(largest.isnan() & (target != Batch.ignore), torch.nan)
 
 
 class Accuracy(_Mean):
-    """Share of the targets that are not `Batch.ignore` that have the largest logit."""
+    """Share of targets with the largest logit, of all targets that are not `Batch.ignore`."""
 
     higher_is_better = True
 
@@ -106,7 +109,7 @@ class Accuracy(_Mean):
 
 
 class ExactMatch(_Mean):
-    """Share of sequences with every target correct, among those that have any target."""
+    """Share of sequences with every target correct, of all sequences with any target."""
 
     higher_is_better = True
 
@@ -119,7 +122,7 @@ class ExactMatch(_Mean):
 
 
 def _any_counted(*states: Any) -> bool:
-    """Whether any decision was counted, by the states of torchmetrics."""
+    """Return whether any decision was counted, by the states of torchmetrics."""
     return any(bool(torch.as_tensor(state).any()) for state in states)
 
 
@@ -146,11 +149,13 @@ class MacroF1(MulticlassF1Score):
 
     def compute(self) -> Tensor:
         """The mean over classes; NaN if there were no samples."""
-        return super().compute() if _any_counted(self.tp, self.fp, self.fn) else torch.tensor(torch.nan)
+        if not _any_counted(self.tp, self.fp, self.fn):  # torchmetrics would return zero
+            return torch.tensor(torch.nan)
+        return super().compute()
 
 
 class AUROC(BinaryAUROC):
-    """The probability that a sample of class 1 has a higher score than one of class 0; NaN where one has no sample."""
+    """The probability that a sample of class 1 has a higher score than one of class 0; NaN without samples of one."""
 
     higher_is_better = True
 
@@ -159,12 +164,12 @@ class AUROC(BinaryAUROC):
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """prediction: (B, 2) logits; target: (B,) int64."""
-        # An order is all that counts: the sigmoid of two confident scores is 1, while their arc tangents differ.
+        # Only the order counts. The sigmoid of two confident scores is 1 for both, while their arc tangents differ.
         difference = prediction[:, 1].double() - prediction[:, 0].double()
         super().update(difference.atan() / math.pi + 0.5, target)
 
     def compute(self) -> Tensor:  # type: ignore[override]
-        """The area under the curve, in [0, 1]; NaN where a score is."""
+        """The area under the curve, in [0, 1]; NaN if a score is NaN."""
         target, scores = _joined(self.target), _joined(self.preds)
         if not 0 < int(target.sum()) < len(target) or bool(scores.isnan().any()):
             return torch.tensor(torch.nan)
@@ -172,16 +177,15 @@ class AUROC(BinaryAUROC):
 
 
 def _joined(state: Tensor | list[Tensor]) -> Tensor:
-    """One tensor of a list of batches; where several processes have put theirs together it is one already."""
-    parts = [state] if isinstance(state, Tensor) else list(state)
-    return torch.cat([each.flatten() for each in parts]) if parts else torch.empty(0)
-
-
-# Metrics that follow from a mean cross entropy, whose sums they share, or from the split alone.
+    """Return the batches of a state as one tensor."""
+    parts = [state] if isinstance(state, Tensor) else list(state)  # after a reduction over processes it is a tensor
+    if not parts:
+        return torch.empty(0)
+    return torch.cat([part.flatten() for part in parts])
 
 
 class _Derived(Metric):
-    """A function of a mean cross entropy, whose sums it shares: updating this metric does nothing."""
+    """A function of a mean cross entropy. It shares the sums of its source: updating this metric does nothing."""
 
     is_differentiable = False
     full_state_update = False
@@ -191,7 +195,7 @@ class _Derived(Metric):
         self.source = source
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
-        """Does nothing: `source` is updated on its own."""
+        """Do nothing: `source` is updated on its own."""
 
 
 class Perplexity(_Derived):
@@ -215,7 +219,7 @@ class Bits(_Derived):
 
 
 class Given(Metric):
-    """A value that the split has whatever is predicted."""
+    """A value of the split that does not depend on predictions."""
 
     is_differentiable = False
     full_state_update = False
@@ -226,7 +230,7 @@ class Given(Metric):
         self.value = value
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def compute(self) -> Tensor:
         """The value."""
@@ -247,11 +251,8 @@ class BitsPerByte(_Derived):
         return self.source.compute() / (self.bytes_per_token * math.log(2))
 
 
-# Several labels a sample.
-
-
 class MeanBinaryCrossEntropy(_Mean):
-    """In nats, over the labels that are known."""
+    """Mean binary cross entropy in nats over the known labels."""
 
     higher_is_better = False
 
@@ -276,12 +277,12 @@ class LabelAccuracy(_Mean):
 
 
 class AllLabels(_Mean):
-    """The share of samples whose known labels are all right."""
+    """The share of samples with all known labels right."""
 
     higher_is_better = True
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
-        """Count the right samples of a batch, of those with a known label."""
+        """Count the right samples of a batch, of all samples with a known label."""
         counted = Batch.counted(target)
         right = ((prediction >= 0) == target.nan_to_num().bool()) | ~counted
         self.total += (right.all(1) & counted.any(1)).sum()
@@ -301,12 +302,9 @@ class LabelF1(MultilabelF1Score):
 
     def compute(self) -> Tensor:
         """The F1 score; NaN if there were no labels."""
-        return super().compute() if _any_counted(self.tp, self.fp, self.fn, self.tn) else torch.tensor(torch.nan)
-
-
-# What a CTC model writes.
-
-Decode = Callable[[list[int]], str]
+        if not _any_counted(self.tp, self.fp, self.fn, self.tn):  # torchmetrics would return zero
+            return torch.tensor(torch.nan)
+        return super().compute()
 
 
 class CTCLoss(_Mean):
@@ -326,55 +324,59 @@ class CTCLoss(_Mean):
 
 
 class _Transcripts(_Mean):
-    """Something about the greedy text of each sample that has labels, against its own."""
+    """A score of the greedy text of each sample against its labels. Subclasses implement `score`."""
 
     higher_is_better = False
 
     def __init__(self, blank: int, decode: Decode) -> None:
         super().__init__()
-        self.blank, self.decode = blank, decode
+        self.blank = blank
+        self.decode = decode
 
     def update(self, prediction: Tensor, target: tuple[Tensor, Tensor]) -> None:
         """prediction: (B, N, V); target: labels (B, S) and tokens (B,)."""
         labels, tokens = target
         for written, row in zip(ctc.greedy(prediction, tokens, self.blank), labels.tolist(), strict=True):
-            own = [label for label in row if label != Batch.ignore]
-            if own:  # others are dummies
-                wrong, count = self.score(written, own)
+            reference = [label for label in row if label != Batch.ignore]
+            if reference:  # a sample without labels does not count
+                wrong, count = self.score(written, reference)
                 self.total += wrong
                 self.count += count
 
     def score(self, written: list[int], labels: list[int]) -> tuple[int, int]:
-        """Return what is wrong, and out of how many."""
+        """Return the number of errors, and the number of possible ones."""
         raise AssertionError("abstract")
 
 
 class CharErrors(_Transcripts):
-    """Inserted, deleted and replaced characters over the characters of the true texts; above 1 where much is added."""
+    """Inserted, deleted and replaced characters over the characters of the true texts; many insertions exceed 1."""
 
     def score(self, written: list[int], labels: list[int]) -> tuple[int, int]:
-        """The edits between the texts."""
-        text, reference = self.decode(written), self.decode(labels)
+        """Return the edits between the texts, and the characters of the true one."""
+        text = self.decode(written)
+        reference = self.decode(labels)
         return Levenshtein.distance(reference, text), len(reference)
 
 
 class WordErrors(_Transcripts):
-    """The same with words, which spaces separate."""
+    """Inserted, deleted and replaced words over the words of the true texts. Spaces separate words."""
 
     def score(self, written: list[int], labels: list[int]) -> tuple[int, int]:
-        """The edits between the words."""
-        text, reference = self.decode(written).split(), self.decode(labels).split()
+        """Return the edits between the words, and the words of the true text."""
+        text = self.decode(written).split()
+        reference = self.decode(labels).split()
         return Levenshtein.distance(reference, text), len(reference)
 
 
 class Empty(_Transcripts):
-    """Share of samples for which nothing is written: all of them until a model has left the plateau of blanks."""
+    """Share of samples with an empty text: all of them until a model has left the plateau of blanks."""
 
     def score(self, written: list[int], labels: list[int]) -> tuple[int, int]:
-        """One if nothing is written."""
+        """Return one error for an empty text, of one."""
         return int(not written), 1
 
 
 def unit(token_ids: list[int]) -> str:
     """Return one character for each token id, for splits that have no text."""
+    # From the block of Chinese characters on: no spaces among them, so that a text is one word.
     return "".join(map(chr, torch.tensor(token_ids, dtype=torch.int64).add(0x4E00).tolist()))

@@ -12,8 +12,9 @@ from blockyard.contracts import Batch, DataSpec, TokenSpec
 
 
 def patch_size(name: str, data: DataSpec, tokens: TokenSpec) -> int:
-    """Return V, the number of values of a patch. Raises ValueError for tokens that have none of their own, and for
-    inputs of different lengths.
+    """Return V, the number of values of a patch.
+
+    Raises ValueError for tokens without values of their own, and for inputs of different lengths.
     """
     if tokens.patch is None:
         raise ValueError(
@@ -39,20 +40,21 @@ def floats(inputs: Tensor) -> Tensor:
 
 
 def cut(inputs: Tensor, tokens: TokenSpec) -> Tensor:
-    """Images (B, C, height, width) or series (B, steps, C) -> the values of each token (B, N, V).
+    """Return the values of each token (B, N, V) of images (B, C, height, width) or series (B, steps, C).
 
-    In the order of a patch's shape: channel, row, column of an image; step, channel of a series. NaN for pixels that
-    the tokenizer adds around an image.
+    Values are in the order channel, row, column of an image, or step, channel of a series, and NaN for pixels that the
+    tokenizer adds around an image.
     """
     assert tokens.patch is not None
     if tokens.axes == 1:
         size, channels = tokens.patch
-        return inputs[:, -size * tokens.max_len :].unflatten(1, (tokens.max_len, size)).flatten(2)
+        last = inputs[:, -size * tokens.max_len :]  # the first steps may fill no patch
+        return last.unflatten(1, (tokens.max_len, size)).flatten(2)  # (B, N, V)
     (rows, cols), (channels, side, _) = tokens.grid, tokens.patch
     if tokens.padding is not None:
         inputs = F.pad(inputs, tokens.padding, value=float("nan"))
     squares = inputs.reshape(-1, channels, rows, side, cols, side)
-    return squares.permute(0, 2, 4, 1, 3, 5).reshape(-1, rows * cols, channels * side * side)
+    return squares.permute(0, 2, 4, 1, 3, 5).reshape(-1, rows * cols, channels * side * side)  # (B, N, V)
 
 
 def join(values: Tensor, inputs: Tensor, tokens: TokenSpec) -> Tensor:
@@ -64,16 +66,14 @@ def join(values: Tensor, inputs: Tensor, tokens: TokenSpec) -> Tensor:
         return torch.cat([inputs[:, : inputs.shape[1] - series.shape[1]], series], dim=1)
     (rows, cols), (channels, side, _) = tokens.grid, tokens.patch
     squares = values.reshape(-1, rows, cols, channels, side, side)
-    images = squares.permute(0, 3, 1, 4, 2, 5).reshape(-1, channels, rows * side, cols * side)
+    images = squares.permute(0, 3, 1, 4, 2, 5).reshape(-1, channels, rows * side, cols * side)  # with the padding
     left, _, top, _ = tokens.padding or (0, 0, 0, 0)
     return images[:, :, top : top + inputs.shape[2], left : left + inputs.shape[3]]
 
 
 def erase(inputs: Tensor, hidden: Tensor, tokens: TokenSpec) -> Tensor:
-    """Return the inputs without the values of hidden tokens (B, N): zero in images, missing (NaN) in series.
-
-    The mask token alone would not hide them from tokenizers that look beyond a token: a convolution at its
-    neighbours, a normalisation at the whole series.
-    """
+    """Return the inputs without the values of hidden tokens (B, N): zero in images, missing (NaN) in series."""
+    # The mask token alone would not hide them from tokenizers that read beyond a token: a convolution reads its
+    # neighbours, a normalisation the whole series.
     value = float("nan") if tokens.axes == 1 else 0.0
     return join(cut(inputs, tokens).masked_fill(hidden[..., None], value), inputs, tokens)

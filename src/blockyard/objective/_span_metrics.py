@@ -1,13 +1,13 @@
-"""Metrics of spans of words, such as names, of predictions (B, N, V) as logits and targets (B, N) of tags.
+"""Metrics of spans of words, such as names, from predictions (B, N, V) as logits and targets (B, N) of tags.
 
 Source: Tjong Kim Sang and Buchholz 2000, Introduction to the CoNLL-2000 Shared Task: Chunking (cs/0008022), and its
-    script conlleval: a span is right where its first word, its last word and its type are
+    script conlleval: a span is right if its first word, its last word and its type are
 Reference: seqeval.metrics.classification_report in its default mode
 
     tag      B-PER  I-PER  O   I-LOC  I-LOC  B-LOC
     span     [    PER    ]     [    LOC    ] [ LOC ]
 
-A tag that is not of spans is that of one word, and each word a span of its own: F1 over all of them is the accuracy.
+If tags are not of spans, each word is a span of its own: F1 over all of them is the accuracy.
 
 Importing torchmetrics takes seconds, so objectives import this file inside `metrics`.
 """
@@ -27,7 +27,7 @@ Score = Literal["precision", "recall", "f1"]
 
 
 class SpanCounts(Metric):
-    """How many spans of each type are right, predicted and there, (3, T)."""
+    """The number of spans of each type that are right, predicted, and in the targets: (3, T)."""
 
     is_differentiable = False
     full_state_update = False
@@ -43,8 +43,9 @@ class SpanCounts(Metric):
         self.add_state("counts", torch.zeros(3, self.types, dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
-        """Count the spans of a batch; tokens without a target are no words."""
+        """Count the spans of a batch. Tokens without a target are no words."""
         counted = target != Batch.ignore
+        # Further tokens of a word have no target and would end its span, so words are moved together.
         order = (~counted).to(torch.int8).sort(dim=1, stable=True).indices  # words first, in their order
         counted = counted.gather(1, order)
         there, end_there = self._spans(target.gather(1, order), counted)
@@ -66,8 +67,8 @@ class SpanCounts(Metric):
 class SpanScore(Metric):
     """Precision, recall or F1 of spans: of one type, of all spans together, or the mean over types.
 
-    leads: whether this one of the metrics that share `source` updates it
-    of: the number of a type; "all" is all spans, "types" the mean over the types that are there or predicted
+    leads: True in one of the metrics that share `source`; this one updates it
+    of: the number of a type; "all" is all spans, "types" the mean over types that are in the targets or predicted
     """
 
     is_differentiable = False
@@ -76,7 +77,10 @@ class SpanScore(Metric):
 
     def __init__(self, source: SpanCounts, score: Score, of: int | Literal["all", "types"], *, leads: bool) -> None:
         super().__init__()
-        self.source, self.score, self.of, self.leads = source, score, of, leads
+        self.source = source
+        self.score = score
+        self.of = of
+        self.leads = leads
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """Count the spans of a batch, once for all metrics that share them."""
@@ -84,7 +88,7 @@ class SpanScore(Metric):
             self.source.update(prediction, target)
 
     def compute(self) -> Tensor:
-        """A share; 0 where spans are there or predicted and none is right, NaN where there are neither."""
+        """A share: 0 if there are spans and none is right, NaN if there are neither targets nor predictions."""
         self.source.sync_on_compute = self.sync_on_compute
         right, written, there = self.source.compute().double().unbind(0)  # (T,)
         if self.of == "all":
@@ -97,7 +101,7 @@ class SpanScore(Metric):
 
 
 def span_metrics(tags: Tags) -> dict[str, Metric]:
-    """Return precision, recall and F1 of all spans, the mean F1 over types, and the three of each type: `f1@PER`."""
+    """Return precision, recall and F1 of all spans, the mean F1 over types, and the scores of each type: `f1@PER`."""
     source = SpanCounts(tags)
     scores: tuple[Score, ...] = ("precision", "recall", "f1")
     metrics: dict[str, Metric] = {

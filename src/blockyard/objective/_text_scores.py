@@ -2,8 +2,8 @@
 
 Source: Papineni et al. 2002, BLEU: a Method for Automatic Evaluation of Machine Translation; Popovic 2015, chrF:
     character n-gram F-score for automatic MT evaluation; Levenshtein 1966 for the error rates
-Reference: torchmetrics SacreBLEUScore (tokenizer 13a) and rapidfuzz's weighted Levenshtein distance, which compute them
-    here; sacrebleu for chrF; torchmetrics CharErrorRate and WordErrorRate
+Reference: torchmetrics SacreBLEUScore (tokenizer 13a) and rapidfuzz's weighted Levenshtein distance, both used here;
+    sacrebleu for chrF; torchmetrics CharErrorRate and WordErrorRate
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rapidfuzz.distance import Levenshtein
 
 from blockyard.objective._torchmetrics import import_torchmetrics
 
-# Of each score, whether more or less of it is better.
+# The direction in which each score is better.
 DIRECTIONS = {"exact": "max", "bleu": "max", "chrf": "max"} | dict.fromkeys(
     ("cer", "wer", "insertions", "char_insertions"), "min"
 )
@@ -24,9 +24,9 @@ DIRECTIONS = {"exact": "max", "bleu": "max", "chrf": "max"} | dict.fromkeys(
 def scores(written: Sequence[str], references: Sequence[str]) -> dict[str, float]:
     """Return exact match, BLEU, chrF, character and word error rates, and insertions, of all texts.
 
-    `insertions` are the words that are written and not in the source, over the words of the references: the part of the
-    word errors that grows where a model hallucinates. `char_insertions` are the same of characters, for texts of one
-    word or without blanks.
+    `insertions` are written words that are not in the reference, over the words of the references: the part of the word
+    errors that grows if a model hallucinates. `char_insertions` are the same for characters, for texts of one word or
+    without blanks.
     """
     cer, char_insertions = _rates(written, references)
     wer, insertions = _rates([text.split() for text in written], [text.split() for text in references])
@@ -43,7 +43,7 @@ def scores(written: Sequence[str], references: Sequence[str]) -> dict[str, float
 
 
 def bleu(written: Sequence[str], references: Sequence[str]) -> float:
-    """BLEU of n-grams up to 4, counted over all texts."""
+    """Return BLEU of n-grams up to 4, counted over all texts."""
     import_torchmetrics()
     from torchmetrics.text import SacreBLEUScore
 
@@ -51,8 +51,9 @@ def bleu(written: Sequence[str], references: Sequence[str]) -> float:
 
 
 def edits(text: Sequence[str], reference: Sequence[str]) -> tuple[int, int]:
-    """Return how many insertions, deletions and replacements turn the reference into the text, at least, and how many
-    of them are insertions: of the shortest edits, those with the fewest insertions count.
+    """Return the smallest number of edits that turn the reference into the text, and the insertions among them.
+
+    Edits are insertions, deletions and replacements. Of the shortest edits, the ones with the fewest insertions count.
     """
     # Fewest edits first, then fewest insertions: an edit weighs more than all insertions together.
     weight = len(text) + len(reference) + 1
@@ -70,25 +71,29 @@ def _rates(written: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
 
 
 def chrf(written: Sequence[str], references: Sequence[str], order: int = 6, beta: float = 2.0) -> float:
-    """The F score of the means over n up to `order` of precision and recall of character n-grams, over all texts.
+    """Return the F score of precision and recall of character n-grams over all texts, means over n up to `order`.
 
-    Without spaces; an n that no written text or no reference reaches is left out, as in sacrebleu. Not
-    torchmetrics' CHRFScore: it leaves out the reference of a text that has no n-gram of it, an empty one for example,
-    and so rewards writing nothing.
+    Spaces do not count. An n that no written text or no reference reaches is left out, as in sacrebleu.
     """
+    # Not torchmetrics' CHRFScore: it leaves out the reference of a text without any of its n-grams, such as an empty
+    # text, and so rewards writing nothing.
     precisions, recalls = [], []
     for n in range(1, order + 1):
-        hits = ours = theirs = 0
+        matches = written_count = reference_count = 0
         for text, reference in zip(written, references, strict=True):
-            left, right = _ngrams(text, n), _ngrams(reference, n)
-            hits, ours, theirs = hits + (left & right).total(), ours + left.total(), theirs + right.total()
-        if not theirs or not ours:  # all are shorter
+            text_ngrams = _ngrams(text, n)
+            reference_ngrams = _ngrams(reference, n)
+            matches += (text_ngrams & reference_ngrams).total()
+            written_count += text_ngrams.total()
+            reference_count += reference_ngrams.total()
+        if not reference_count or not written_count:  # all texts are shorter
             break
-        precisions.append(hits / ours)
-        recalls.append(hits / theirs)
+        precisions.append(matches / written_count)
+        recalls.append(matches / reference_count)
     if not any(precisions):
         return 0.0
-    p, r = (sum(values) / len(values) for values in (precisions, recalls))
+    p = sum(precisions) / len(precisions)
+    r = sum(recalls) / len(recalls)
     return (1 + beta**2) * p * r / (beta**2 * p + r)
 
 

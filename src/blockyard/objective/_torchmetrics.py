@@ -1,9 +1,10 @@
-"""Imports torchmetrics, which Lightning imports too, without the optional packages that neither needs here.
+"""The import of torchmetrics, without its optional packages. Lightning imports torchmetrics too.
 
 torchmetrics imports every optional package that is installed (transformers, torchvision, scipy, matplotlib) for
-metrics of text, images and audio, which takes longer than all else at the start of a run. While `import_torchmetrics`
-imports it, those packages count as absent; afterwards they can be imported as ever. Metrics of torchmetrics that need
-one of them say in this process that it is missing, so a run that allows packages of the user's own imports everything.
+metrics of text, images and audio. That takes longer than all else at the start of a run. While `import_torchmetrics`
+imports it, these packages count as absent; afterwards they can be imported as ever. Metrics of torchmetrics that need
+one of them report in this process that it is missing, so a run that allows packages of the user's own imports
+everything.
 
 This module stands alone because it must be imported before torchmetrics is; `_named_metrics` imports torchmetrics.
 """
@@ -38,11 +39,12 @@ class _Absent:
 
 @contextmanager
 def optional_packages_absent() -> Iterator[None]:
-    """While inside, the packages of `OPTIONAL` that are not imported yet cannot be, and count as not installed."""
+    """Let the packages of `OPTIONAL` that are not imported yet count as not installed inside the context."""
     from lightning_utilities.core import imports
 
     names = frozenset(name for name in OPTIONAL if name not in sys.modules)
-    finder, version = _Absent(names), imports._version
+    finder = _Absent(names)
+    version = imports._version  # its checks of versions do not go through sys.meta_path
 
     def version_of(distribution_name: str) -> str:
         if distribution_name in names:
@@ -59,7 +61,7 @@ def optional_packages_absent() -> Iterator[None]:
 
 
 def import_torchmetrics(allow: Sequence[str] = ()) -> None:
-    """Import torchmetrics that way, or as it is where packages of the user's own are allowed."""
+    """Import torchmetrics without optional packages, or whole if packages of the user's own are allowed."""
     if "torchmetrics" in sys.modules:
         return
     with nullcontext() if allow else optional_packages_absent():

@@ -1,4 +1,4 @@
-"""Answer: cross entropy at the positions where the data provides a target token.
+"""Answer: cross entropy at the positions for which the data provides a target token.
 
 Source: Arora et al. 2023, Zoology (arXiv 2312.04927), section 3: accuracy over the queries only
 Reference: torch.nn.functional.cross_entropy
@@ -26,17 +26,17 @@ class Answer(ClassObjective):
     target = "symbols"
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
-        """One logit per token id. Raises ValueError where the tokens have no vocabulary."""
+        """Return one output per token id. Raises ValueError for tokens without a vocabulary."""
         if tokens.vocabulary is None:
             raise ValueError("objective=answer needs token ids; this tokenizer has no vocabulary")
         return tokens.vocabulary
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
-        """Loss and accuracy over the targets, and `exact`, the share of sequences with every target correct."""
+        """Return loss and accuracy over the targets, and `exact`, the share of sequences with every target correct."""
         from blockyard.objective._metrics import Accuracy, ExactMatch, MeanCrossEntropy
 
         return self.further({"loss": MeanCrossEntropy(), "accuracy": Accuracy(), "exact": ExactMatch()})
 
     def best(self) -> tuple[str, str]:
-        """The highest accuracy."""
+        """Return the highest accuracy as the best one."""
         return "accuracy", "max"

@@ -6,7 +6,7 @@ Equation: mean over the steps and channels with a value of (prediction - target)
     training split
 
 Baselines that need no training are computed beside every run: `repeat` predicts the last value; `seasonal` the value
-one season earlier; `drift` adds to that the change of the mean from the season before.
+one season earlier; `drift` adds the change of the mean from the season before to the seasonal value.
 """
 
 from __future__ import annotations
@@ -49,14 +49,15 @@ class Forecast(Objective):
         season: Length | None = None,
     ) -> None:
         self.kind: Kind = loss
-        self.delta, self.season = delta, season
+        self.delta = delta
+        self.season = season
 
     def tokens(self, tokens: TokenSpec) -> TokenSpec:
-        """The same tokens; predictions are in the units of the inputs."""
+        """Return the tokens, with predictions in the units of the inputs."""
         return replace(tokens, rescaled=True)
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
-        """One number for each step and channel. Raises ValueError where the season is longer than the history."""
+        """Return one output for each step and channel. Raises ValueError if the season is longer than the history."""
         if data.values is None:
             raise ValueError(
                 f"objective=forecast needs data with real-valued targets; this {data.modality} data has none"
@@ -69,7 +70,7 @@ class Forecast(Objective):
         return math.prod(data.values)
 
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Mean error over the values that are there. prediction: (B, H C); target: (B, H, C) with NaN."""
+        """Return the mean error over known values. prediction: (B, H C); target: (B, H, C) with NaN."""
         return real_loss(self.kind, self.delta, prediction, target)
 
     def forecast(self, model: nn.Module, history: Tensor, horizon: int) -> Tensor:
@@ -78,15 +79,15 @@ class Forecast(Objective):
         return prediction.unflatten(1, (-1, history.shape[2]))[:, :horizon]
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
-        """Mean squared and mean absolute error in standard deviations of the training split."""
+        """Return mean squared and mean absolute error in standard deviations of the training split."""
         return {"mse": MeanSquared(), "mae": MeanAbsolute()}
 
     def best(self) -> tuple[str, str]:
-        """The lowest squared error."""
+        """Return the lowest squared error as the best one."""
         return "mse", "min"
 
     def baselines(self, split: Split, train: Split | None = None) -> Baselines:
-        """Forecasts that need no training, of the rules that the history is long enough for."""
+        """Return forecasts that need no training, by the rules that the history is long enough for."""
 
         def predict(batch: Batch) -> Iterator[tuple[str, Tensor]]:
             assert isinstance(batch.target, Tensor)
@@ -98,9 +99,11 @@ class Forecast(Objective):
 
 
 def forecasts(history: Tensor, horizon: int, season: int | None) -> Iterator[tuple[str, Tensor]]:
-    """Names and forecasts (B, horizon, C) of the rules that a history (B, L, C) is long enough for.
+    """Yield names and forecasts (B, horizon, C) of the rules that a history (B, L, C) is long enough for.
 
-    Missing values are those before them. season: steps after which the series repeats itself, or None
+    Missing values are filled with the value before them.
+
+    season: steps after which the series repeats itself, or None
     """
     filled = fill_forward(history)
     yield "repeat", filled[:, -1:].expand(-1, horizon, -1)

@@ -1,8 +1,8 @@
 """Masked contrast: which of many sounds of the same recording is hidden here? Learns without texts.
 
 Source: Baevski et al. 2020, wav2vec 2.0 (arXiv 2006.11477), section 3.2, equation 3. Its targets are learned and
-    quantized, and a second loss keeps the codebook in use (equation 4), which is `quantized_contrast`; table 4 compares
-    continuous ones. Here they are log-mel frames, which are not learned and so cannot collapse
+    quantized, and a second loss keeps the codebook in use (equation 4): this is `quantized_contrast`. Table 4 has
+    continuous targets. Here targets are log-mel frames: they are not learned, so they cannot collapse
 Reference: transformers Wav2Vec2ForPreTraining.compute_contrastive_logits; _sample_negative_indices for distractors
 Equation: mean over hidden n of -log (exp(sim(c_n, q_n) / T) / sum_{q in Q_n} exp(sim(c_n, q) / T)), sim the cosine,
     c_n the prediction, q_n the frame at token n, Q_n it and K frames of other hidden tokens of the recording
@@ -11,8 +11,8 @@ Equation: mean over hidden n of -log (exp(sim(c_n, q_n) / T) / sum_{q in Q_n} ex
     model    ~ ~ . . . . ~ ~ . .     reads the mask token in spans of `span` tokens
     at       2: is it the frame of 2, or one of 3, 4, 5, 8, 9?
 
-Which spans and which distractors is a hash of the step's key and the sample's index; in evaluation they are fixed for
-each sample. A distractor that equals the true frame, as in digital silence, does not count. The baseline `uniform`
+Spans and distractors are a hash of the step's key and the sample's index; in evaluation they are fixed for each
+sample. A distractor that equals the true frame, as in digital silence, does not count. The baseline `uniform`
 prefers none, `nearest` predicts the frame of the nearest token that is not hidden.
 """
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 
 class HiddenContrast(NamedTuple):
-    """What a batch is to be told apart.
+    """The target of a batch.
 
     truth: (B, N) int64, 0 at hidden tokens, the index of the true one among the candidates; else `Batch.ignore`
-    negatives: (B, N, K) int64, the tokens whose frames are the distractors
+    negatives: (B, N, K) int64, the tokens with the frames of the distractors
     frames: (B, N, F), standardized
     """
 
@@ -51,11 +51,11 @@ class HiddenContrast(NamedTuple):
 class MaskedContrast(HiddenSound):
     """Tells the sound of hidden tokens from others of the same recording; requires a bidirectional model.
 
-    A recording with a single hidden token has nothing to tell it from, and does not count.
+    A recording with a single hidden token has no distractors, and does not count.
 
     Options:
         negatives: distractors for each hidden token, K; with repetitions
-        temperature: that similarities are divided by, T
+        temperature: divisor of similarities, T
     """
 
     name = "masked_contrast"
@@ -63,11 +63,12 @@ class MaskedContrast(HiddenSound):
     @with_options_of(HiddenSound)
     def __init__(self, *, negatives: Count = 100, temperature: Positive = 0.1, **options: Any) -> None:
         super().__init__(**options)
-        self.negatives, self.temperature = negatives, temperature
+        self.negatives = negatives
+        self.temperature = temperature
         self._scale: tuple[Tensor, Tensor] | None = None
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
-        """One number per band of a frame. Raises ValueError for data without sounds as a source."""
+        """Return one output per band of a frame. Raises ValueError for data without sounds as a source."""
         self.check_source(data)
         return MELS
 
@@ -77,7 +78,7 @@ class MaskedContrast(HiddenSound):
         self._scale = frames.mean(0), frames.std(0).clamp_min(1e-3)
 
     def prepare(self, batch: Batch, key: int | None = None) -> Batch:
-        """Recordings (B, T) -> hidden tokens (B, N), and the frames that are to be told apart."""
+        """Return the batch of recordings (B, T) with hidden tokens (B, N), and frames as its target."""
         assert self._scale is not None, "learn() comes before prepare()"
         frames, tokens = self.frames(batch.inputs, batch.lengths)  # (B, N, F)
         mean, size = (part.to(frames.device) for part in self._scale)
@@ -92,20 +93,23 @@ class MaskedContrast(HiddenSound):
         return similarities(prediction, frames, target.negatives, equal) / self.temperature
 
     def loss(self, prediction: Tensor, target: Any) -> Tensor:
-        """Mean cross entropy over the hidden tokens, in nats. prediction: (B, N, F); target: `HiddenContrast`."""
+        """Return the mean cross entropy over hidden tokens, in nats.
+
+        prediction: (B, N, F); target: `HiddenContrast`
+        """
         logits = self.logits(prediction, target)
         return F.cross_entropy(logits.flatten(0, 1), target.truth.flatten(), ignore_index=Batch.ignore)
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
-        """Loss, and the share of hidden tokens whose true frame is the most similar one."""
+        """Return loss, and the share of hidden tokens with the true frame as the most similar one."""
         return {"loss": ContrastLoss(self.logits), "accuracy": SharedAccuracy(self.logits)}
 
     def best(self) -> tuple[str, str]:
-        """The lowest loss."""
+        """Return the lowest loss as the best one."""
         return "loss", "min"
 
     def baselines(self, split: Split, train: Split | None = None) -> Baselines:
-        """Of preferring no candidate, and of the frame of the nearest token that is not hidden."""
+        """Return the values of preferring no candidate, and of the frame of the nearest token that is not hidden."""
         values = cache(lambda: self._baseline_values(split))
         return Baselines(Baseline(name, partial(lambda name: values()[name], name)) for name in ("uniform", "nearest"))
 

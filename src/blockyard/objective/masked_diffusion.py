@@ -7,18 +7,18 @@ Reference: kuleshov-group/mdlm
 Equation: -log p(x) <= E over t ~ U(0, 1) of 1/t sum over the hidden n of -log softmax(prediction_n)[x_n], where each
     token is hidden with probability t on its own; the mask token has probability zero. Integrated over t, this is the
     mean over k = 1 ... N, all equally likely, and over all choices of k hidden tokens, with the weight N/k in place of
-    1/t. That is how it is computed, because 1/t has an infinite variance
+    1/t. It is computed in this form, because 1/t has an infinite variance
 
     sequence    t  h  e     c  a  t        N = 7, k = 2, drawn anew for each sequence
     inputs      t  _  e     _  a  t        hidden tokens become the mask token
-    weight      .  3.5 .  . 3.5 .  .       N/k of those that are hidden
+    weight      .  3.5 .  . 3.5 .  .       N/k of hidden tokens
 
-The shares k/N of consecutive samples are spread evenly over (0, 1] (a sequence of low discrepancy), which makes the
-bound less noisy. What is hidden is a hash of the step's key and the sample's index, so it does not depend on the number
-of processes and micro-batches; in evaluation it is fixed for each sample.
+The shares k/N of consecutive samples are spread evenly over (0, 1] (a sequence of low discrepancy), for a less noisy
+bound. The hidden tokens are a hash of the step's key and the sample's index, so they do not depend on the number of
+processes and micro-batches; in evaluation they are fixed for each sample.
 
-The bound over bytes is comparable with the bits per byte of `next_token` on the same text, and is an upper bound of the
-model's own: a decoder of the same size usually has less.
+The bound over bytes is comparable with the bits per byte of `next_token` on the same text. It is an upper bound on the
+model's own bits per byte: a decoder of the same size usually has less.
 """
 
 from __future__ import annotations
@@ -40,16 +40,20 @@ GOLDEN = (5**0.5 - 1) / 2  # multiples of it, modulo 1, lie evenly in [0, 1)
 
 
 class Diffused(NamedTuple):
-    """token_ids: (B, N) int64, all real tokens, `Batch.ignore` at padding; weight: (B, N) float, N/k of hidden ones."""
+    """The target of a batch.
+
+    token_ids: (B, N) int64, all real tokens, `Batch.ignore` at padding
+    weight: (B, N) float, N/k at hidden tokens, else zero
+    """
 
     token_ids: Tensor
     weight: Tensor
 
 
 class MaskedDiffusion(Objective):
-    """Hides a share of the tokens drawn anew for each sequence; requires a bidirectional model.
+    """Hides a share of the tokens, drawn anew for each sequence; requires a bidirectional model.
 
-    The loss is a bound in nats on the cross entropy of a token, and its mean over many rates.
+    The loss is a bound in nats on the cross entropy of a token, a mean over many shares.
     """
 
     needs_causal = False
@@ -61,7 +65,7 @@ class MaskedDiffusion(Objective):
         self._tokens: TokenSpec | None = None
 
     def tokens(self, tokens: TokenSpec) -> TokenSpec:
-        """The same tokens with one more id in the vocabulary, the mask token, unless they have one."""
+        """Return the tokens with a mask token as a further id of the vocabulary, unless they have one."""
         if tokens.vocabulary is None:
             return tokens
         if tokens.mask is None:
@@ -70,7 +74,7 @@ class MaskedDiffusion(Objective):
         return tokens
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
-        """One logit per token id. Raises ValueError where the tokens have no vocabulary."""
+        """Return one output per token id. Raises ValueError for tokens without a vocabulary."""
         if tokens.vocabulary is None:
             raise ValueError("objective=masked_diffusion needs token ids; this tokenizer has no vocabulary")
         return tokens.vocabulary
@@ -99,7 +103,7 @@ class MaskedDiffusion(Objective):
         )
 
     def shares(self, sample: Tensor, key: int) -> Tensor:
-        """Return the share of tokens to hide of each sample (B,), in (0, 1]."""
+        """Return the share of tokens to hide in each sample (B,), in (0, 1]."""
         shift = uniform(key, torch.zeros_like(sample[:1]), 1)[0]  # (1,), the same for all samples of a step
         return 1 - (shift + sample.double() * GOLDEN) % 1
 
@@ -115,22 +119,22 @@ class MaskedDiffusion(Objective):
         return self._tokens.max_len
 
     def nats(self, prediction: Tensor, target: Any) -> Tensor:
-        """Return N/k times the cross entropy of each hidden token, zero elsewhere. (B, N, V), `Diffused` -> (B, N)."""
+        """Return N/k times the cross entropy of each hidden token, zero at others: (B, N, V), `Diffused` -> (B, N)."""
         logits = prediction.float()
         column = torch.arange(logits.shape[-1], device=logits.device)
-        logits = logits.masked_fill(column == self._mask, -torch.inf)  # a token is never the mask
+        logits = logits.masked_fill(column == self._mask, -torch.inf)  # the mask has probability zero
         losses = F.cross_entropy(
             logits.flatten(0, 1), target.token_ids.flatten(), ignore_index=Batch.ignore, reduction="none"
         )
         return losses.view_as(target.weight) * target.weight
 
     def loss(self, prediction: Tensor, target: Any) -> Tensor:
-        """The bound in nats a token: the mean over all real tokens, hidden or not."""
+        """Return the bound in nats a token, a mean over all real tokens, hidden or not."""
         counted = Batch.counted(target.token_ids)
         return (self.nats(prediction, target) * counted).sum() / counted.sum().clamp_min(1)
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
-        """The bound in nats a token (loss), its perplexity, and bits per byte where the split has `bytes_per_token`."""
+        """Return the bound in nats a token (loss), its perplexity, and bits per byte with `bytes_per_token`."""
         from blockyard.objective._metrics import BitsPerByte, MeanBound, Perplexity
 
         loss = MeanBound(self.nats)
@@ -141,5 +145,5 @@ class MaskedDiffusion(Objective):
         return metrics
 
     def best(self) -> tuple[str, str]:
-        """The lowest bound."""
+        """Return the lowest bound as the best one."""
         return "loss", "min"

@@ -6,7 +6,7 @@ Equation: mean over the selected n of -log softmax(prediction_n)[token_n], selec
 
     sequence    t  h  e     c  a  t
     selected       h        c            a share `rate` of the tokens of each sequence, at least one
-    inputs      t  _  e     c  a  t      `hidden` of them become the mask token, `random` a random one,
+    inputs      t  _  e     c  a  t      a share `hidden` of them become the mask token, `random` a random token,
     target      .  h  .  .  c  .  .      the rest stay; padding and the prefix are never selected
 
 The selection is a hash of the step's key and the sample's index, so it does not depend on the number of processes and
@@ -53,12 +53,14 @@ class MaskedToken(DistilledObjective):
                 f"objective.hidden={hidden} and objective.random={random} are shares of the selected tokens; "
                 "their sum must not exceed 1"
             )
-        self.rate, self.hidden, self.random = rate, hidden, random
+        self.rate = rate
+        self.hidden = hidden
+        self.random = random
         super().__init__(**options)
         self._tokens: TokenSpec | None = None
 
     def tokens(self, tokens: TokenSpec) -> TokenSpec:
-        """The same tokens with one more id in the vocabulary, the mask token, unless they have one."""
+        """Return the tokens with a mask token as a further id of the vocabulary, unless they have one."""
         if tokens.vocabulary is None:
             return tokens
         if tokens.mask is not None:
@@ -68,16 +70,17 @@ class MaskedToken(DistilledObjective):
         return self._tokens
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
-        """One logit per token id. Raises ValueError where the tokens have no vocabulary."""
+        """Return one output per token id. Raises ValueError for tokens without a vocabulary."""
         if tokens.vocabulary is None:
             raise ValueError("objective=masked_token needs token ids; this tokenizer has no vocabulary")
         return tokens.vocabulary
 
     def prepare(self, batch: Batch, key: int | None = None) -> Batch:
-        """Sequences of N + 1 token ids -> inputs (B, N), some masked, and the true ids of the selected ones (B, N)."""
+        """Return the batch of N + 1 token ids as inputs (B, N), some masked, and the ids of selected tokens (B, N)."""
         assert self._tokens is not None, "tokens() comes before prepare()"
         assert self._tokens.mask is not None
-        width, mask = self._tokens.max_len, self._tokens.mask
+        width = self._tokens.max_len
+        mask = self._tokens.mask
         token_ids = batch.inputs[:, :width]  # (B, N)
         target = token_ids if batch.target is None else batch.target[:, :width]
         lengths = None if batch.lengths is None else batch.lengths.clamp_max(width)
@@ -87,7 +90,7 @@ class MaskedToken(DistilledObjective):
         # Three numbers per position, which depend on its index only: padding to another width does not change them.
         random = uniform(0 if key is None else key, sample, 3 * columns).T.reshape(size, columns, 3)  # (B, N, 3)
         selected = self._select(random[..., 0], lengths)
-        kind = random[..., 1]
+        kind = random[..., 1]  # decides between mask, random and unchanged token
         assert self._tokens.vocabulary is not None
         # Random tokens exclude the mask: the ids from it on move up by one.
         other = (random[..., 2] * (self._tokens.vocabulary - 1)).long()  # (B, N)
@@ -103,23 +106,23 @@ class MaskedToken(DistilledObjective):
         )
 
     def _select(self, scores: Tensor, lengths: Tensor | None) -> Tensor:
-        """The tokens with the lowest scores (B, N): an exact share `rate` of each sequence, so all weigh alike."""
+        """Return a mask of the tokens with the lowest scores (B, N): an exact share `rate` of each sequence."""
         columns = scores.shape[1]
         if lengths is None:
             lengths = torch.full((len(scores),), columns, device=scores.device)
         index = torch.arange(columns, device=scores.device)
         padding = index >= lengths[:, None]  # (B, N)
-        count = (lengths * self.rate).round().clamp_min(1)  # (B,)
+        count = (lengths * self.rate).round().clamp_min(1)  # (B,), so that all sequences weigh alike
         rank = scores.masked_fill(padding, 2.0).argsort(1).argsort(1)
         return (rank < count[:, None]) & ~padding
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
-        """Loss, accuracy and perplexity over the selected tokens."""
+        """Return loss, accuracy and perplexity over the selected tokens."""
         from blockyard.objective._metrics import Accuracy, MeanCrossEntropy, Perplexity
 
         loss = MeanCrossEntropy()
         return self.further({"loss": loss, "accuracy": Accuracy(), "perplexity": Perplexity(loss)})
 
     def best(self) -> tuple[str, str]:
-        """The lowest loss."""
+        """Return the lowest loss as the best one."""
         return "loss", "min"

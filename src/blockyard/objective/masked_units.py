@@ -1,4 +1,4 @@
-"""Masked units: which of a few kinds of sound is hidden here? Learns from recordings without their texts.
+"""Masked units: the hidden kinds of sound are predicted. Learns from recordings without their texts.
 
 Source: Hsu et al. 2021, HuBERT (arXiv 2106.07447), sections II.A and II.B: its first iteration, with log-mel frames
     in place of cepstral coefficients
@@ -11,8 +11,8 @@ Equation: mean over hidden n of -log softmax(prediction_n)[u_n], u_n the nearest
     model    ~ ~ . . . . ~ ~ ~ ~     reads the mask token in spans of `span` tokens
     target       7 2 2 9
 
-Which spans is a hash of the step's key and the sample's index; in evaluation they are fixed for each sample. The
-baseline `frequency` predicts how often each unit occurs in training.
+Spans are a hash of the step's key and the sample's index; in evaluation they are fixed for each sample. The baseline
+`frequency` predicts the frequency of each unit in training.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Units = Annotated[int, Ge(2), Le(4096)]
 
 
 class MaskedUnits(HiddenSound):
-    """Predicts the kind of sound in hidden spans from what is around them; requires a bidirectional model.
+    """Predicts the kind of sound in hidden spans from their surroundings; requires a bidirectional model.
 
     Options:
         units: kinds of sound, K
@@ -54,24 +54,26 @@ class MaskedUnits(HiddenSound):
         self, *, units: Units = 64, label_smoothing: Rate = 0.0, z_loss: NonNegative = 0.0, **options: Any
     ) -> None:
         super().__init__(**options)
-        self.units, self.label_smoothing, self.z_loss = units, label_smoothing, z_loss
+        self.units = units
+        self.label_smoothing = label_smoothing
+        self.z_loss = z_loss
         self._centres: Tensor | None = None
         self._shares: Tensor | None = None
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
-        """One logit per unit. Raises ValueError for data without sounds as a source."""
+        """Return one output per unit. Raises ValueError for data without sounds as a source."""
         self.check_source(data)
         return self.units
 
     def learn(self, train: Split) -> None:
-        """Cluster frames of the training split. The same for every run over the same data."""
+        """Cluster frames of the training split, the same for every run over the same data."""
         points = self.training_frames(train)
         self._centres = kmeans(points, self.units, torch.Generator().manual_seed(0))
         counts = nearest(points, self._centres).bincount(minlength=self.units)
-        self._shares = (counts + 1) / (counts + 1).sum()
+        self._shares = (counts + 1) / (counts + 1).sum()  # one more each: no unit has an infinite loss
 
     def prepare(self, batch: Batch, key: int | None = None) -> Batch:
-        """Recordings (B, T) -> hidden tokens (B, N), and the units of those (B, N)."""
+        """Return the batch of recordings (B, T) with hidden tokens (B, N), and their units (B, N) as its target."""
         assert self._centres is not None, "learn() comes before prepare()"
         frames, tokens = self.frames(batch.inputs, batch.lengths)  # (B, N, mels)
         units = nearest(frames.flatten(0, 1), self._centres.to(frames.device)).view(frames.shape[:2])
@@ -79,21 +81,21 @@ class MaskedUnits(HiddenSound):
         return replace(batch, hidden=hidden, target=units.masked_fill(~hidden, Batch.ignore))
 
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Mean cross entropy over the hidden tokens, in nats. prediction: (B, N, K); target: (B, N)."""
+        """Return the mean cross entropy over hidden tokens, in nats. prediction: (B, N, K); target: (B, N)."""
         return cross_entropy(prediction, target, label_smoothing=self.label_smoothing, z_loss=self.z_loss)
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
-        """Loss and accuracy over the hidden tokens."""
+        """Return loss and accuracy over the hidden tokens."""
         from blockyard.objective._metrics import Accuracy, MeanCrossEntropy
 
         return {"loss": MeanCrossEntropy(), "accuracy": Accuracy()}
 
     def best(self) -> tuple[str, str]:
-        """The lowest loss."""
+        """Return the lowest loss as the best one."""
         return "loss", "min"
 
     def baselines(self, split: Split, train: Split | None = None) -> Baselines:
-        """Of predicting each unit as often as it occurs in training."""
+        """Return the values of predicting the frequency of each unit in training."""
         assert self._shares is not None, "learn() comes before baselines()"
         shares = self._shares.log()
 

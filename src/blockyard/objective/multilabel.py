@@ -3,10 +3,10 @@
 Source: Boutell et al. 2004, Learning multi-label scene classification; Zhang and Zhou 2006, Multilabel Neural Networks
     (BP-MLL), for one output a label
 Reference: torch.nn.functional.binary_cross_entropy_with_logits; torchmetrics MultilabelF1Score
-Equation: - mean over the labels that are known of w y log s(z) + (1 - y) log(1 - s(z)), s the logistic function
+Equation: - mean over known labels of w y log s(z) + (1 - y) log(1 - s(z)), s the logistic function
 
 Beside the runs on a data set stand two baselines: `rates` gives each label its share in the training split; `linear`
-is a logistic regression for each label on images, series, vectors or graphs.
+is a logistic regression for each label, on images, series, vectors or graphs.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 class Multilabel(Objective):
     """A label is predicted where its probability is 0.5 or more.
 
-    A target of NaN does not count, so that of a sample some labels may not be known.
+    A target of NaN does not count, so that some labels of a sample may be unknown.
 
     Options:
-        positive_weights: balanced makes the samples with and without a label count the same in its training loss; null
-            weights nothing
+        positive_weights: balanced makes the samples with and without a label count the same in the training loss of the
+            label; null weights nothing
     """
 
     takes = "sequence"
@@ -46,7 +46,7 @@ class Multilabel(Objective):
         self._count = 0
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
-        """One logit for each label. Raises ValueError where the data has none."""
+        """Return one output for each label. Raises ValueError for data without labels."""
         if data.target != "labels" or not data.classes:
             raise ValueError(f"objective=multilabel needs data with several labels; this {data.modality} data has none")
         if data.classes < 2:
@@ -58,13 +58,13 @@ class Multilabel(Objective):
         return data.classes
 
     def learn(self, train: Split) -> None:
-        """Count the samples with each label, for weights that balance them."""
+        """Count the samples with each label, if weights shall balance them."""
         if self.positive_weights is not None:
             share = _rates(train)
-            self._weights = (1 - share) / share
+            self._weights = (1 - share) / share  # positives then weigh as much as negatives
 
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Mean over the labels that are known, in nats. prediction: (B, V); target: (B, V) of 0 and 1, or NaN."""
+        """Return the mean over known labels, in nats. prediction: (B, V); target: (B, V) of 0 and 1, or NaN."""
         counted = Batch.counted(target)
         weights = None if self._weights is None else self._weights.to(prediction.device)
         losses = F.binary_cross_entropy_with_logits(
@@ -73,9 +73,7 @@ class Multilabel(Objective):
         return (losses * counted).sum() / counted.sum().clamp_min(1)
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
-        """Loss without weights; the share of labels that are right; F1 of each label, and over all labels together; the
-        share of samples whose labels are all right.
-        """
+        """Return loss without weights, label accuracy, macro and micro F1, and the share of samples without errors."""
         from blockyard.objective._metrics import AllLabels, LabelAccuracy, LabelF1, MeanBinaryCrossEntropy
 
         return {
@@ -87,11 +85,11 @@ class Multilabel(Objective):
         }
 
     def best(self) -> tuple[str, str]:
-        """The lowest loss, as F1 does not change while probabilities stay on one side of 0.5."""
+        """Return the lowest loss as the best one: F1 does not change while probabilities stay on one side of 0.5."""
         return "loss", "min"
 
     def baselines(self, split: Split, train: Split | None = None) -> Baselines:
-        """The share of each label in the training split, and a logistic regression for each."""
+        """Return the share of each label in the training split, and a logistic regression for each."""
         if train is None:
             return Baselines()
 
@@ -106,11 +104,11 @@ class Multilabel(Objective):
 
             def fit() -> Callable[[Tensor], Tensor]:
                 values, target = features.fitted
-                fitted = [_one_label(values, own) for own in target.unbind(1)]
+                fitted = [_one_label(values, label) for label in target.unbind(1)]
 
                 def predict(order: Tensor) -> Tensor:
-                    own = features.of(split, order)
-                    return torch.stack([label(own) for label in fitted], 1)
+                    tested = features.of(split, order)
+                    return torch.stack([logits_of(tested) for logits_of in fitted], 1)  # (B, V)
 
                 return predict
 
@@ -120,23 +118,24 @@ class Multilabel(Objective):
 
 
 def _one_label(values: Tensor, target: Tensor) -> Callable[[Tensor], Tensor]:
-    """A logistic regression of a label (m,) on values (m, F); from values (n, F) to logits (n,)."""
+    """Return a logistic regression of a label (m,) on values (m, F), a function of values (n, F) to logits (n,)."""
     counted = Batch.counted(target)
     predict = linear(values[counted], target[counted].long(), 2, iterations=50)
 
     def logits(values: Tensor) -> Tensor:
         both = predict(values)
-        return (both[:, 1] - both[:, 0]).clamp(-30, 30)  # finite where training has one of the two only
+        return (both[:, 1] - both[:, 0]).clamp(-30, 30)  # finite if the training split has one class only
 
     return logits
 
 
 def _rates(train: Split) -> Tensor:
-    """The share of all training samples that have each label, (V,), at least one sample away from 0 and 1."""
+    """Return the share of training samples with each label (V,), at least one sample away from 0 and 1."""
     target = getattr(train, "target", None)
     if not isinstance(target, Tensor):
         parts = [train.batch(order, None).target for order in torch.arange(len(train)).split(BATCH)]
         target = torch.cat([part for part in parts if isinstance(part, Tensor)])
     counted = Batch.counted(target)
-    positive, total = (target.nan_to_num() * counted).sum(0), counted.sum(0)
+    positive = (target.nan_to_num() * counted).sum(0)  # (V,)
+    total = counted.sum(0)
     return positive.clamp_min(1).minimum((total - 1).clamp_min(1)) / total.clamp_min(2)

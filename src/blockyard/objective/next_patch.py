@@ -1,18 +1,18 @@
 """Next patch: the squared error of the values that follow each patch.
 
 Source: Das et al. 2024, A Decoder-Only Foundation Model for Time-Series Forecasting (TimesFM, arXiv 2310.10688),
-    section 4, with output patches as long as input patches; of images El-Nouby et al. 2024, Scalable Pre-training of
+    section 4, with output patches as long as input patches; for images El-Nouby et al. 2024, Scalable Pre-training of
     Large Autoregressive Image Models (AIM, arXiv 2401.08541), section 3.1
 Reference: transformers TimesFmModelForPrediction
-Equation: mean over the values v of patches 2 .. N of (prediction_{n-1, v} - v)^2, and over those of the patch after the
-    last one where the data has it
+Equation: mean over the values v of patches 2 .. N of (prediction_{n-1, v} - v)^2, and over the values of the patch
+    after the last one, if the data has it
 
-    patches   a b c d     of a series in order of time, of an image row by row
-    target    b c d e     e: the first steps of the horizon of a series; of images there is none
+    patches   a b c d     a series in order of time, an image row by row
+    target    b c d e     e: the first steps of the horizon of a series; images have none
 
 Baselines that need no training are computed beside every run: `mean` predicts the mean of the training split, which is
 zero in standardized data; `repeat` the last value of a series, or the patch of an image; `seasonal` the value one
-season earlier, and the last one where the history does not reach so far.
+season earlier, or the last value if the history does not reach so far.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class NextPatch(Objective):
-    """Predicts each patch from those before it; requires a causal model.
+    """Predicts each patch from the patches before it; requires a causal model.
 
     Options:
         season: steps after which a series repeats itself, for the baselines; null leaves the seasonal one out
@@ -49,21 +49,21 @@ class NextPatch(Objective):
     def __init__(self, *, season: Length | None = None) -> None:
         self.season = season
         self._tokens: TokenSpec | None = None
-        self._follows = False  # whether the data has the patch after the last one
+        self._follows = False  # True if the data has the patch after the last one
 
     @property
     def layout(self) -> TokenSpec:
-        """The tokens whose values are predicted."""
+        """The tokens with predicted values."""
         assert self._tokens is not None, "tokens() comes before prepare()"
         return self._tokens
 
     def tokens(self, tokens: TokenSpec) -> TokenSpec:
-        """The same tokens; predictions are in the units of the inputs."""
+        """Return the tokens, with predictions in the units of the inputs."""
         self._tokens = replace(tokens, rescaled=True)
         return self._tokens
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
-        """One number per value of a patch. Raises ValueError for tokens without values of their own, or only one."""
+        """Return one output per value of a patch. Raises ValueError for tokens without values, or a single token."""
         values = patch_size("next_patch", data, tokens)
         if self.season is not None and data.modality != "series":
             raise ValueError(f"objective.season={self.season} is for series; {data.things} have none: use null")
@@ -74,8 +74,9 @@ class NextPatch(Objective):
         return values
 
     def prepare(self, batch: Batch, key: int | None = None) -> Batch:
-        """Images or series, and the horizon of a series -> the same inputs and target (B, N, V), NaN where unknown."""
+        """Return the batch with the patches behind each token as its target (B, N, V), NaN if unknown."""
         values = cut(floats(batch.inputs), self.layout)  # (B, N, V)
+        # Without a known next patch the last token has no target.
         last = torch.full_like(values[:, :1], float("nan"))
         if self._follows:
             assert isinstance(batch.target, Tensor)
@@ -84,16 +85,17 @@ class NextPatch(Objective):
 
     @property
     def _size(self) -> int:
-        """The steps of a patch of a series."""
+        """The number of steps in a patch of a series."""
         assert self.layout.patch is not None
         return self.layout.patch[0]
 
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Mean squared error over the values that count. prediction: (B, N, V); target: (B, N, V) with NaN."""
+        """Return the mean squared error over known values. prediction: (B, N, V); target: (B, N, V) with NaN."""
         return mean_squared(prediction, target)
 
     def forecast(self, model: nn.Module, history: Tensor, horizon: int) -> Tensor:
-        """Return the steps (B, horizon, C) after a history (B, steps, C), patch by patch, each from those before."""
+        """Return the steps (B, horizon, C) after a history (B, steps, C), patch by patch."""
+        # Each patch is predicted from the last steps, as many as the history has.
         series = history
         while series.shape[1] < history.shape[1] + horizon:
             patch = model(series[:, -history.shape[1] :])[:, -1]  # (B, V)
@@ -101,37 +103,39 @@ class NextPatch(Objective):
         return series[:, history.shape[1] :][:, :horizon]
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
-        """Mean squared and mean absolute error over the values of all patches that have one before them."""
+        """Return mean squared and mean absolute error over the values of all patches behind another one."""
         from blockyard.objective._errors import MeanAbsolute, MeanSquared
 
         return {"mse": MeanSquared(), "mae": MeanAbsolute()}
 
     def best(self) -> tuple[str, str]:
-        """The lowest squared error."""
+        """Return the lowest squared error as the best one."""
         return "mse", "min"
 
     def baselines(self, split: Split, train: Split | None = None) -> Baselines:
-        """Rules that need no training."""
+        """Return rules that need no training."""
         first = self.ready(take(split, torch.zeros(1, dtype=torch.long), None))
-        return Baselines(
-            rules(split, self, [name for name, _ in self.simple_predictions(first)], self.simple_predictions)
-        )
+        names = [name for name, _ in self.simple_predictions(first)]
+        return Baselines(rules(split, self, names, self.simple_predictions))
 
     def simple_predictions(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
-        """Names and predictions (B, N, V) of the rules for a batch."""
-        inputs, tokens = floats(batch.inputs), self.layout
+        """Yield names and predictions (B, N, V) of the rules for a batch."""
+        inputs = floats(batch.inputs)
+        tokens = self.layout
         yield "mean", torch.zeros_like(cut(inputs, tokens))
         if tokens.axes != 1:
             yield "repeat", cut(inputs, tokens).nan_to_num()
             return
         filled = fill_forward(inputs)
-        channels, size = inputs.shape[2], self._size
+        channels = inputs.shape[2]
+        size = self._size
         last = cut(filled, tokens).unflatten(2, (size, channels))[:, :, -1:]  # (B, N, 1, C)
         repeat = last.expand(-1, -1, size, -1).flatten(2)  # (B, N, V)
         yield "repeat", repeat
         if self.season is not None:
-            offset = torch.arange(size)  # of a step in its patch
-            back = offset - self.season * (offset // self.season + 1)  # to a step of this patch or an earlier one
+            offset = torch.arange(size)  # index of a step in the predicted patch
+            # So many seasons back that the step is known: it lies in the read patches.
+            back = offset - self.season * (offset // self.season + 1)
             first = inputs.shape[1] - size * tokens.max_len + size * (1 + torch.arange(tokens.max_len))
             earlier = first[:, None] + back  # (N, size)
             seasonal = filled[:, earlier.clamp_min(0)].flatten(2)  # (B, N, V)

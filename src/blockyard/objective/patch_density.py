@@ -1,7 +1,7 @@
-"""Patch density: the likelihood of patches of gray levels, each under a mixture of densities given those before it.
+"""Patch density: the likelihood of patches of gray levels under mixtures of densities, given the patches before.
 
-Source: Tschannen et al. 2024, GIVT: Generative Infinite-Vocabulary Transformers (arXiv 2312.02116), section 3.2; of
-    uniform dequantisation Ho et al. 2019, Flow++ (arXiv 1902.00275), section 3.1; of probabilities of levels
+Source: Tschannen et al. 2024, GIVT: Generative Infinite-Vocabulary Transformers (arXiv 2312.02116), section 3.2; for
+    uniform dequantisation Ho et al. 2019, Flow++ (arXiv 1902.00275), section 3.1; for probabilities of levels
     Salimans et al. 2017, PixelCNN++ (arXiv 1701.05517), section 2.1
 Reference: torch.distributions.MixtureSameFamily
 Equation: -1/V log p(x_n + u | x_1 .. x_{n-1}), mean over all patches, with x of L levels 0 .. L - 1 and
@@ -13,8 +13,8 @@ Equation: -1/V log p(x_n + u | x_1 .. x_{n-1}), mean over all patches, with x of
     target     a b c        levels plus u, or plus 1/2
 
 u is a hash of the step's key and the sample's index; in evaluation it is fixed for each sample. Baselines that need no
-training are computed beside every run: `uniform` gives all levels one probability, `independent` those of each value
-of each patch alone.
+training are computed beside every run: `uniform` gives all levels one probability, `independent` the frequencies of
+each value of each patch alone.
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ from blockyard.objective._patches import patch_size
 if TYPE_CHECKING:
     import torchmetrics
 
+Kind: TypeAlias = Literal["normal", "logistic"]
+OPEN = 1e6  # an edge so far away that nothing is beyond it; infinity has no gradient
+
 
 class PatchDensity(Objective):
-    """Predicts a density over each patch from those before it; requires a causal model and head=mixture.
+    """Predicts a density over each patch from the patches before it; requires a causal model and head=mixture.
 
     Options:
-        density: the form of each component: normal, or logistic, which has heavier tails
+        density: the form of each component: normal, or logistic with heavier tails
         dequantise: uniform adds noise that makes levels continuous, as a density needs; none takes the probability
             of each level instead, from the distribution function
     """
@@ -57,7 +60,7 @@ class PatchDensity(Objective):
         self._levels = self._values = 0
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
-        """V, the values of a patch. Raises ValueError for tokens without values of their own, and without levels."""
+        """Return V, the values of a patch. Raises ValueError for tokens without values of their own, or levels."""
         values = patch_size("patch_density", data, tokens)
         if data.levels is None or not tokens.ahead:
             raise ValueError("objective=patch_density reads gray levels behind a start token: tokenizer=patch_values")
@@ -65,25 +68,27 @@ class PatchDensity(Objective):
         return values
 
     def prepare(self, batch: Batch, key: int | None = None) -> Batch:
-        """Levels (B, N + 1, V) with the start token -> inputs (B, N, V) and target (B, N, V) float32, from 0 to L."""
+        """Return the batch of levels (B, N + 1, V) as inputs (B, N, V) and a target (B, N, V) float32, from 0 to L."""
         levels = batch.inputs[:, 1:]
         shift = torch.full((), 0.5, device=levels.device)
         if self.dequantise == "uniform":
             sample = batch.numbers()
-            # Single precision rounds the largest of them to 1, which would be the next level.
+            # Single precision rounds the largest draws to 1, and a level plus 1 is the next level.
             draws = uniform(0 if key is None else key, sample, levels[0].numel()).T.float().clamp_max(1 - 2**-12)
             shift = draws.reshape(levels.shape)
         return replace(batch, inputs=batch.inputs[:, :-1], target=levels + shift)
 
     def nats(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Return minus the log likelihood of each patch (B, N), zero where it is NaN.
+        """Return minus the log likelihood of each patch (B, N), zero for a target of NaN.
 
         prediction: (B, N, K (1 + 2 V)); target: (B, N, V)
         """
         counted = Batch.counted(target).all(-1)  # (B, N)
         target = target.nan_to_num().float()
-        mixture, size = mixture_of(prediction, self._values), 2 / self._levels  # of a level, in the head's units
+        mixture = mixture_of(prediction, self._values)
+        size = 2 / self._levels  # size of a level in the units of the head, from -1 to 1
         if self.dequantise == "uniform":
+            # A density in the units of the head, times the size of a level for each value, is one of levels.
             log = log_density(mixture, target * size - 1, self.density) + self._values * math.log(size)
         else:
             level = target.floor()
@@ -93,7 +98,7 @@ class PatchDensity(Objective):
         return -log.masked_fill(~counted, 0.0)
 
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Mean nats for each value that counts. prediction: (B, N, K (1 + 2 V)); target: (B, N, V) with NaN."""
+        """Return the mean nats of known values. prediction: (B, N, K (1 + 2 V)); target: (B, N, V) with NaN."""
         return self.nats(prediction, target).sum() / Batch.counted(target).sum()
 
     def draw(self, prediction: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
@@ -105,31 +110,29 @@ class PatchDensity(Objective):
         return ((x + 1) * self._levels / 2).floor().clamp(0, self._levels - 1).long()
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
-        """Loss in nats, and bits, for each value of a pixel."""
+        """Return loss in nats, and bits, for each value of a pixel."""
         from blockyard.objective._metrics import Bits, MeanNats
 
         loss = MeanNats(self.nats)
         return {"loss": loss, "bits_per_dim": Bits(loss)}
 
     def baselines(self, split: Split, train: Split | None = None) -> Baselines:
-        """Rules that need no training."""
+        """Return rules that need no training."""
         return of_image_tokens(split, self)
 
     def best(self) -> tuple[str, str]:
-        """The lowest loss."""
+        """Return the lowest loss as the best one."""
         return "loss", "min"
 
 
-# Mixtures of K densities over V values, independent of each other within a component: log densities and draws.
-# log p(x) = log sum_k pi_k prod_v f((x_v - mean_kv) / scale_kv) / scale_kv      f: standard normal, or logistic
-
-
-Kind: TypeAlias = Literal["normal", "logistic"]
-OPEN = 1e6  # an edge so far away that nothing is beyond it; infinity has no gradient
-
-
 class MixtureDensity(NamedTuple):
-    """log_weight: (..., K), normalized; mean, log_scale: (..., K, V)."""
+    """A mixture of K densities over V values, independent of each other within a component.
+
+    log p(x) = log sum_k pi_k prod_v f((x_v - mean_kv) / scale_kv) / scale_kv, f the standard normal or logistic density
+
+    log_weight: (..., K), normalized
+    mean, log_scale: (..., K, V)
+    """
 
     log_weight: Tensor
     mean: Tensor
@@ -137,7 +140,7 @@ class MixtureDensity(NamedTuple):
 
 
 def mixture_of(prediction: Tensor, values: int) -> MixtureDensity:
-    """Return the mixture of what `head=mixture` gives: (..., K (1 + 2 V)), component by component."""
+    """Return the mixture of a prediction of head=mixture: (..., K (1 + 2 V)), component by component."""
     parts = prediction.float().unflatten(-1, (-1, 1 + 2 * values))  # (..., K, 1 + 2 V)
     logit, mean, log_scale = parts.split([1, values, values], -1)
     return MixtureDensity(logit[..., 0].log_softmax(-1), mean, log_scale)
@@ -146,9 +149,10 @@ def mixture_of(prediction: Tensor, values: int) -> MixtureDensity:
 def log_density(mixture: MixtureDensity, x: Tensor, kind: Kind) -> Tensor:
     """Return the log density (...) of values x (..., V)."""
     z = (x[..., None, :] - mixture.mean) * (-mixture.log_scale).exp()  # (..., K, V)
-    normal = kind == "normal"
-    each = -0.5 * (z.square() + math.log(2 * math.pi)) if normal else F.logsigmoid(z) + F.logsigmoid(-z)
-    return torch.logsumexp(mixture.log_weight + (each - mixture.log_scale).sum(-1), -1)
+    log_f = F.logsigmoid(z) + F.logsigmoid(-z)  # logistic
+    if kind == "normal":
+        log_f = -0.5 * (z.square() + math.log(2 * math.pi))
+    return torch.logsumexp(mixture.log_weight + (log_f - mixture.log_scale).sum(-1), -1)  # (...)
 
 
 def log_mass(mixture: MixtureDensity, low: Tensor, high: Tensor, kind: Kind) -> Tensor:
@@ -159,16 +163,19 @@ def log_mass(mixture: MixtureDensity, low: Tensor, high: Tensor, kind: Kind) -> 
     inverse = (-mixture.log_scale).exp()  # (..., K, V)
     a, b = ((edge[..., None, :] - mixture.mean) * inverse for edge in (low, high))
     if kind == "normal":
-        a, b = torch.where(a + b > 0, -b, a), torch.where(a + b > 0, -a, b)  # the tail where differences are exact
+        # By symmetry a bin of the upper tail is one of the lower tail: there differences of masses are exact.
+        a, b = torch.where(a + b > 0, -b, a), torch.where(a + b > 0, -a, b)
         top = torch.special.log_ndtr(b)
-        each = top + _log_one_minus(torch.special.log_ndtr(a) - top)
+        masses = top + _log_one_minus(torch.special.log_ndtr(a) - top)
     else:
-        each = F.logsigmoid(b) + F.logsigmoid(-a) + _log_one_minus((low - high)[..., None, :] * inverse)
-    return torch.logsumexp(mixture.log_weight + each.sum(-1), -1)
+        # sigmoid(b) - sigmoid(a) = sigmoid(b) sigmoid(-a) (1 - e^(a - b))
+        masses = F.logsigmoid(b) + F.logsigmoid(-a) + _log_one_minus((low - high)[..., None, :] * inverse)
+    return torch.logsumexp(mixture.log_weight + masses.sum(-1), -1)  # (...)
 
 
 def _log_one_minus(x: Tensor) -> Tensor:
-    """log(1 - exp(x)) of x < 0; a difference that rounding has made zero counts as a millionth."""
+    """Return log(1 - exp(x)) of x < 0."""
+    # A difference that rounding has made zero counts as a millionth, so that the result is finite.
     return torch.log(-torch.expm1(x.clamp_max(-1e-6)))
 
 

@@ -1,21 +1,21 @@
 """Quantized contrast: which learned code of the same recording stands at a hidden token?
 
-Source: Baevski et al. 2020, wav2vec 2.0 (arXiv 2006.11477), section 3.2, equation 3; what is logged as `information`
+Source: Baevski et al. 2020, wav2vec 2.0 (arXiv 2006.11477), section 3.2, equation 3; for `information`
     van den Oord et al. 2018, Contrastive Predictive Coding (arXiv 1807.03748), equation 5
 Reference: transformers Wav2Vec2ForPreTraining
 Equation: mean over hidden n of -log (exp(sim(c_n, q_n) / T) / sum_{q in Q_n} exp(sim(c_n, q) / T)), sim the cosine,
-    c_n the prediction, q_n the code at token n, Q_n it and those of K other hidden tokens of the recording
+    c_n the prediction, q_n the code at token n, Q_n this code and the codes of K other hidden tokens of the recording
 
     source   ~ ~ ~ ~ ~ ~ ~ ~ ~ ~     N tokens, of any source_tokenizer of sound
     codes    7 7 7 2 2 9 9 9 4 4     of the vectors of these tokens, learned by head=contrast
     model    ~ ~ . . . . ~ ~ . .     reads the mask token in spans of `span` tokens
     at       2: is it the 7 of 2, or one of 2, 2, 9, 4, 4?
 
-The authors' code leaves out distractors that are the true code (`distinct=true`). Then the loss is 0 where all tokens
-have one code, and with head.diversity=0.1, its authors' value, a small model found that before anything else; so the
+The authors' code leaves out distractors that are the true code (`distinct=true`). Then the loss is 0 if all tokens have
+one code, and with the authors' head.diversity=0.1 a small model found this solution before anything else; so the
 default is the equation. Checkpoints are selected by `information`, log (1 + K) less the cross entropy among all
-candidates: at most what the surroundings tell of the code, in nats, and 0 where the codes have collapsed. In
-`accuracy`, candidates that are equally similar share the point. The baseline `uniform` prefers none.
+candidates: a lower bound on the information of the surroundings about the code, in nats, and 0 if the codes have
+collapsed. In `accuracy`, candidates that are equally similar share the point. The baseline `uniform` prefers none.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Candidates(NamedTuple):
 class QuantizedContrast(HiddenSound):
     """Tells the code of hidden tokens from others of the same recording; requires a bidirectional model, head=contrast.
 
-    A recording with a single hidden token has nothing to tell it from, and does not count.
+    A recording with a single hidden token has no distractors, and does not count.
 
     Options:
         negatives: distractors for each hidden token, K; with repetitions
-        temperature: that similarities are divided by, T
-        width: numbers in which predictions and codes are compared, F
+        temperature: divisor of similarities, T
+        width: channels in which predictions and codes are compared, F
         distinct: leave out distractors that are the true code
     """
 
@@ -69,16 +69,18 @@ class QuantizedContrast(HiddenSound):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.negatives, self.temperature = negatives, temperature
-        self.width, self.distinct = width, distinct
+        self.negatives = negatives
+        self.temperature = temperature
+        self.width = width
+        self.distinct = distinct
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
-        """F. Raises ValueError for data without sounds as a source."""
+        """Return F. Raises ValueError for data without sounds as a source."""
         self.check_source(data)
         return self.width
 
     def prepare(self, batch: Batch, key: int | None = None) -> Batch:
-        """Recordings (B, T) -> hidden tokens (B, N), and the tokens that are to be told apart."""
+        """Return the batch of recordings (B, T) with hidden tokens (B, N), and `Candidates` as its target."""
         count, tokens = self.tokens_of(batch.inputs, batch.lengths)
         hidden = self.hidden(batch, key, count, tokens)
         return replace(batch, hidden=hidden, target=Candidates(*choose(batch, hidden, key, self.negatives)))
@@ -88,20 +90,24 @@ class QuantizedContrast(HiddenSound):
 
         prediction: (B, N, 2 F + G), of head=contrast
         """
-        predicted, codes = prediction[..., : self.width], prediction[..., self.width : 2 * self.width]
+        predicted = prediction[..., : self.width]  # (B, N, F)
+        codes = prediction[..., self.width : 2 * self.width]  # (B, N, F)
         ids = prediction[..., 2 * self.width :]  # (B, N, G)
         equal = (ids[:, :, None] == ids[:, None]).all(-1) if distinct else None  # (B, N, N)
         return similarities(predicted, codes, target.negatives, equal) / self.temperature
 
     def loss(self, prediction: Tensor, target: Any) -> Tensor:
-        """Mean cross entropy over the hidden tokens, in nats. prediction: (B, N, 2 F + G); target: `Candidates`."""
+        """Return the mean cross entropy over hidden tokens, in nats.
+
+        prediction: (B, N, 2 F + G); target: `Candidates`
+        """
         logits = self.logits(prediction, target, distinct=self.distinct)
         return F.cross_entropy(logits.flatten(0, 1), target.truth.flatten(), ignore_index=Batch.ignore)
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
-        """Loss, and over all candidates the accuracy and the information."""
+        """Return the loss, and accuracy and information over all candidates."""
 
-        def every(prediction: Tensor, target: Any) -> Tensor:
+        def all_candidates(prediction: Tensor, target: Any) -> Tensor:
             return self.logits(prediction, target, distinct=False)
 
         def counted(prediction: Tensor, target: Any) -> Tensor:
@@ -109,15 +115,15 @@ class QuantizedContrast(HiddenSound):
 
         return {
             "loss": ContrastLoss(counted),
-            "accuracy": SharedAccuracy(every),
-            "information": Information(every, math.log(1 + self.negatives)),
+            "accuracy": SharedAccuracy(all_candidates),
+            "information": Information(all_candidates, math.log(1 + self.negatives)),
         }
 
     def best(self) -> tuple[str, str]:
-        """The highest information."""
+        """Return the highest information as the best one."""
         return "information", "max"
 
     def baselines(self, split: Split, train: Split | None = None) -> Baselines:
-        """Of preferring no candidate."""
+        """Return the values of preferring no candidate."""
         uniform = {"accuracy": 1 / (1 + self.negatives), "information": 0.0}
         return Baselines([Baseline("uniform", lambda: uniform)])

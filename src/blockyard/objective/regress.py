@@ -2,7 +2,7 @@
 
 Source: Huber 1964, Robust Estimation of a Location Parameter, for the loss between squared and absolute error
 Reference: torch.nn.functional.mse_loss, l1_loss, huber_loss; sklearn.metrics.r2_score
-Equation: mean over the targets that are there of (prediction - target)^2, in standard deviations of the training split
+Equation: mean over known targets of (prediction - target)^2, in standard deviations of the training split
 
 Beside the runs on a data set stand two baselines: `mean` predicts the mean of the training split; `linear` is a linear
 model of images, series, vectors or graphs.
@@ -42,7 +42,7 @@ class Regress(Objective):
         self.delta = delta
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
-        """One number for each value. Raises ValueError for data without real-valued targets."""
+        """Return one output for each value. Raises ValueError for data without real-valued targets."""
         if data.values is None:
             raise ValueError(
                 f"objective=regress needs data with real-valued targets; this {data.modality} data has none"
@@ -50,33 +50,36 @@ class Regress(Objective):
         return math.prod(data.values)
 
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Mean error over the values that are there. prediction: (B, V); target: (B, ...) of V values with NaN."""
+        """Return the mean error over known values. prediction: (B, V); target: (B, ...) of V values with NaN."""
         return real_loss(self.kind, self.delta, prediction, target)
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
-        """Root of the mean squared error, mean absolute error, and the share of the variance that is explained."""
+        """Return the root of the mean squared error, mean absolute error, and the explained share of the variance."""
         size = None if split is None else _sizes(split)
         return {"rmse": RootMeanSquared(size), "mae": MeanAbsolute(size), "r2": Explained()}
 
     def best(self) -> tuple[str, str]:
-        """The lowest root of the mean squared error."""
+        """Return the lowest root of the mean squared error as the best one."""
         return "rmse", "min"
 
     def baselines(self, split: Split, train: Split | None = None) -> Baselines:
-        """The mean of the training split, and of images, series, vectors and graphs a linear model."""
+        """Return the mean of the training split, and for images, series, vectors and graphs a linear model."""
         return of_values(split, train, self)
 
 
 def _sizes(split: Split) -> Tensor | None:
-    """The standard deviation of each of the V values in the units of the data, (V,).
+    """Return the standard deviation of each of the V values in the units of the data (V,).
 
-    None where it is not known, or not the same for all samples: channels that are samples each have their own.
+    None if it is unknown, or differs between samples, as for channels that are samples.
     """
     if not isinstance(split, Standardized):
         return None
+    # Standard deviations may have fewer axes than a target, such as one for each channel of all steps.
     target = split.batch(torch.zeros(1, dtype=torch.long), None).target
     assert isinstance(target, Tensor)
     size = target.shape[1:]
-    own = split.std.shape[len(split.std.shape) - len(size) :]
-    fits = all(width in (1, wanted) for width, wanted in zip(own[::-1], size[::-1], strict=False))
-    return split.std.expand(size).flatten() if fits else None
+    std_shape = split.std.shape[len(split.std.shape) - len(size) :]
+    fits = all(width in (1, wanted) for width, wanted in zip(std_shape[::-1], size[::-1], strict=False))
+    if not fits:
+        return None
+    return split.std.expand(size).flatten()

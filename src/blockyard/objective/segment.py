@@ -33,7 +33,7 @@ class Segment(ClassObjective):
     """Predicts one class per patch from classes per pixel.
 
     Options:
-        cover: share of a patch that must be covered for it not to be background
+        cover: share of a patch that other classes must cover, or else it is background
     """
 
     takes = "token"
@@ -47,12 +47,12 @@ class Segment(ClassObjective):
         self._classes: int | None = None
 
     def tokens(self, tokens: TokenSpec) -> TokenSpec:
-        """Return them unchanged; their grid defines the patches."""
+        """Return the tokens unchanged. Their grid defines the patches."""
         self._tokens = tokens
         return tokens
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
-        """One logit per class. Raises ValueError without classes, or for tokens that are not on a 2-D grid."""
+        """Return one output per class. Raises ValueError without classes, or for tokens that are not on a 2-D grid."""
         if data.classes is None or tokens.axes != 2:
             raise ValueError(
                 f"objective=segment needs classes and tokens on 2 coordinate axes; this {data.modality} data has "
@@ -62,12 +62,12 @@ class Segment(ClassObjective):
         return data.classes
 
     def prepare(self, batch: Batch, key: int | None = None) -> Batch:
-        """Classes of pixels (B, height, width) -> classes of patches (B, N), in row-major order."""
+        """Return the batch with classes of patches (B, N), in row-major order, for classes of pixels."""
         assert self._tokens is not None, "tokens() and outputs() come before prepare()"
         assert self._classes is not None, "tokens() and outputs() come before prepare()"
         assert batch.target is not None
         patches = self._patches(batch.target, Batch.ignore)  # (B, N, pixels)
-        pixels = self._patches(torch.ones_like(batch.target[:1]), 0).sum(2)  # (1, N), those of the image
+        pixels = self._patches(torch.ones_like(batch.target[:1]), 0).sum(2)  # (1, N), pixels of the image in each patch
         counted = patches != Batch.ignore
         covered = F.one_hot(patches.clamp_min(0), self._classes).mul(counted[..., None]).sum(2)  # (B, N, V)
         shares = covered / pixels[..., None]
@@ -78,25 +78,24 @@ class Segment(ClassObjective):
         return replace(batch, target=target)
 
     def _patches(self, pixels: Tensor, outside: int) -> Tensor:
-        """(B, height, width) -> (B, N, pixels of a patch), with `outside` for pixels that the tokenizer adds."""
+        """Cut (B, height, width) into patches (B, N, pixels), with `outside` for pixels that the tokenizer adds."""
         assert self._tokens is not None
         rows, cols = self._tokens.grid
         if self._tokens.padding is not None:
             pixels = F.pad(pixels, self._tokens.padding, value=outside)
         height, width = (side // count for side, count in zip(pixels.shape[1:], (rows, cols), strict=True))
         crop = pixels[:, : rows * height, : cols * width]
-        return crop.reshape(-1, rows, height, cols, width).transpose(2, 3).flatten(3).flatten(1, 2)
+        cells = crop.reshape(-1, rows, height, cols, width).transpose(2, 3)  # (B, rows, cols, height, width)
+        return cells.flatten(3).flatten(1, 2)  # (B, N, pixels)
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
-        """Loss, accuracy over patches, and mean intersection over union over classes.
-
-        Before outputs() they have two classes: a plan of a sweep asks for names and directions alone.
-        """
+        """Return loss, accuracy over patches, and mean intersection over union over classes."""
         from blockyard.objective._metrics import Accuracy, MeanCrossEntropy, MeanIoU
 
+        # A plan of a sweep asks for names and directions before outputs() is called: any number of classes will do.
         classes = 2 if self._classes is None else self._classes
         return self.further({"loss": MeanCrossEntropy(), "accuracy": Accuracy(), "mean_iou": MeanIoU(classes)})
 
     def best(self) -> tuple[str, str]:
-        """The highest mean IoU: predicting background everywhere has a high accuracy."""
+        """Return the highest mean IoU as the best one: background everywhere has a high accuracy."""
         return "mean_iou", "max"

@@ -8,10 +8,10 @@ Equation: mean over words of -log softmax(prediction_n)[tag], n the first token 
     words    Ada            Lovelace       wrote
     tokens   A      da      Love   lace    wro   te
     target   B-PER  .       I-PER  .       O     .      piece=first
-    target   .      B-PER   .      I-PER   .     O      piece=last, for a causal model, which has then read the word
+    target   .      B-PER   .      I-PER   .     O      piece=last, for a causal model, which has read the word by then
 
 Beside the runs on a data set stand two baselines: `majority`, the most frequent tag of training, and `lookup`, the most
-frequent tag there of each word alone, of a new word that of all.
+frequent tag of each word in training, for a new word the most frequent tag of all.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Tag(ClassObjective):
         self.tags = Tags(())
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
-        """One logit for each tag. Raises ValueError where the data has none."""
+        """Return one output for each tag. Raises ValueError for data without tags."""
         if data.target != "tags" or not data.classes:
             raise ValueError(f"objective=tag needs data with a tag for each word; this {data.modality} data has none")
         self.tags = Tags(data.class_names)
@@ -66,32 +66,34 @@ class Tag(ClassObjective):
     @property
     def reads_last(self) -> bool:
         """Whether the tag of a word is at its last token."""
-        return self.causal if self.piece is None else self.piece == "last"
+        if self.piece is None:
+            return self.causal
+        return self.piece == "last"
 
     def prepare(self, batch: Batch, key: int | None = None) -> Batch:
-        """Leaves each word's tag at one of its tokens. target: (B, N) of `TaggedSplit` -> (B, N) int64 below V."""
+        """Keep each word's tag at one of its tokens: target (B, N) of `TaggedSplit` -> (B, N) int64 below V."""
         assert isinstance(batch.target, Tensor)
         count = len(self.tags.names)
         target = batch.target
         if self.reads_last:
             follows = F.pad(target[:, 1:], (0, 1), value=Batch.ignore) >= count  # the word goes on
             target = target.where(~follows, Batch.ignore)
-            target = torch.where(target >= count, target - count, target)
+            target = torch.where(target >= count, target - count, target)  # a further token has its tag plus V
         return replace(batch, target=target.where(target < count, Batch.ignore))
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
-        """Loss and accuracy over words; precision, recall and F1 of spans, all together and of each type."""
+        """Return loss and accuracy over words, and precision, recall and F1 of spans, together and for each type."""
         from blockyard.objective._metrics import Accuracy, MeanCrossEntropy
         from blockyard.objective._span_metrics import span_metrics
 
         return self.further({"loss": MeanCrossEntropy(), "accuracy": Accuracy(), **span_metrics(self.tags)})
 
     def best(self) -> tuple[str, str]:
-        """The highest F1: predicting O everywhere has a high accuracy."""
+        """Return the highest F1 as the best one: predicting O everywhere has a high accuracy."""
         return "f1", "max"
 
     def baselines(self, split: Split, train: Split | None = None) -> Baselines:
-        """The most frequent tag of training, and that of each word."""
+        """Return the most frequent tag of training, and the most frequent tag of each word."""
         if not isinstance(split, TaggedSplit) or not isinstance(train, TaggedSplit):
             return Baselines()
 
@@ -104,7 +106,8 @@ class Tag(ClassObjective):
             assert batch.sample is not None
             logits = majority(train.tag_counts.clamp_min(1), 1).expand(*batch.target.shape, -1)
             yield "majority", logits
-            scores, lookup = table(), logits.clone()
+            scores = table()
+            lookup = logits.clone()
             for row, sample in enumerate(batch.sample.tolist()):
                 positions = (batch.target[row] != Batch.ignore).nonzero()[:, 0].tolist()
                 for position, form in zip(positions, split.read_forms(sample), strict=True):
@@ -115,13 +118,15 @@ class Tag(ClassObjective):
 
 
 def _tags_by_word(train: TaggedSplit) -> dict[str, Tensor]:
-    """The logarithm of the share of each tag of a word in training, (V,); ties go to the tag that is more frequent."""
+    """Return the log share of each tag of a word in training (V,). Ties go to the more frequent tag."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for sample in range(len(train)):
         for form, tag in zip(train.read_forms(sample), train.read_tags(sample), strict=True):
             counts[form][tag] += 1
     shares = train.tag_counts.double() / train.tag_counts.sum()
-    return {
-        form: ((torch.tensor([own[name] for name in train.names]).double() + shares + 1e-6).log()).float()
-        for form, own in counts.items()
-    }
+    table = {}
+    for form, tags in counts.items():
+        count = torch.tensor([tags[name] for name in train.names]).double()  # (V,)
+        # Shares below one decide between equal counts, and no tag has a logarithm of zero.
+        table[form] = (count + shares + 1e-6).log().float()
+    return table

@@ -8,8 +8,8 @@ Equation: -log softmax(prediction_n)[token_{n+1}], given the source and the true
     inputs   START 2 1 .     N token ids, the true ones (teacher forcing)
     target   2     1 . END   exact: every one is the most likely, so greedy decoding gives this sequence
 
-What is written may be codes of images or sounds. There a right output has many forms, so that exact match says nothing:
-`blockyard eval write=true` lets a judge of the data read what is written.
+The target may be codes of images or sounds. A right output then has many forms, so that exact match says nothing:
+`blockyard eval write=true` lets a judge of the data read the outputs.
 """
 
 from __future__ import annotations
@@ -31,16 +31,19 @@ class Translate(NextToken):
     needs_source: ClassVar[bool] = True
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
-        """Those of next_token, and of texts `exact`, the share of sequences with every token correct."""
+        """Return the metrics of next_token; for texts also `exact`, the share of sequences without an error."""
         from blockyard.objective._metrics import ExactMatch
 
         metrics = super().metrics(split)
-        return {**metrics, "exact": ExactMatch()} if "accuracy" in metrics else metrics
+        if "accuracy" in metrics:  # texts, not codes
+            metrics["exact"] = ExactMatch()
+        return metrics
 
     def baselines(self, split: Split, train: Split | None = None) -> Baselines:
-        """Of texts the word before alone, and from texts also a copy of the source and the nearest training source.
+        """Return the baselines of written texts, or of codes.
 
-        Of codes those of next_token, and what a judge of the data reads in the true outputs and in the nearest one.
+        Texts have the word before alone, and from texts also a copy of the source and the nearest training source.
+        Codes have the baselines of next_token, and a judge's scores of the output of the nearest training source.
         """
         if isinstance(split, ReadsOutputs):
             return of_image_tokens(split, self) | of_written_outputs(split, train)

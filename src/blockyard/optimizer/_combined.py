@@ -60,6 +60,6 @@ class CombinedOptimizer(BaseOptimizer):
             part.step()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads the `state_dict` of the same optimizers over the same parameters."""
-        super().load_state_dict(state_dict)
+        """Load the `state_dict` of the same optimizers over the same parameters."""
+        super().load_state_dict(state_dict)  # replaces the groups and the state that the parts share
         self._link()

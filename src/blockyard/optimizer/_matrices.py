@@ -20,17 +20,17 @@ NO_MATRIX = "no block of this model has a trainable matrix; choose optimizer=ada
 
 
 class MatrixOptimizer(GroupedOptimizer):
-    """Subclasses implement `matrix_rule` and `matrix_optimizer`.
+    """One rule for hidden matrices, AdamW for the rest. Subclasses implement `matrix_rule` and `matrix_optimizer`.
 
-    arithmetic: type that Newton-Schulz computes in; None of a rule without it
+    arithmetic: type that Newton-Schulz computes in; None for a rule without it
 
     Options:
         betas: decay rates of AdamW's first and second moment
         eps: term added to the root of AdamW's second moment
-        adamw_lr: learning rate of what AdamW updates; null is that of the matrices
+        adamw_lr: learning rate of the parameters that AdamW updates; null is the rate of the matrices
     """
 
-    tensors_per_weight = 1  # of hidden matrices; 2 of the rest
+    tensors_per_weight = 1  # for hidden matrices; the rest has 2
     arithmetic: Arithmetic | None = None
 
     @with_options_of(GroupedOptimizer)
@@ -50,22 +50,23 @@ class MatrixOptimizer(GroupedOptimizer):
     @property
     @abstractmethod
     def matrix_rule(self) -> UpdateRule | None:
-        """How large the updates of the matrices are; None where it is not known."""
+        """The size of the updates of matrices; None if it is unknown."""
 
     @abstractmethod
     def matrix_optimizer(self, groups: list[ParamGroup]) -> Optimizer:
         """Return the optimizer of the matrices."""
 
     def model_problems(self, model: nn.Module) -> list[str]:
-        """A model must have a matrix inside a block that is trained, and a parameter for every name of a factor."""
-        return [*([] if self.matrices(model) else [NO_MATRIX]), *super().model_problems(model)]
+        """Return sentences about a model without a trained matrix in a block, or factors that name no parameter."""
+        problems = super().model_problems(model)
+        return problems if self.matrices(model) else [NO_MATRIX, *problems]
 
     def matrices(self, model: nn.Module) -> list[nn.Parameter]:
-        """The parameters with a rule of their own: the trainable matrices inside blocks."""
+        """Return the parameters that the rule updates: the trainable matrices inside blocks."""
         return hidden_matrices(model)
 
     def build(self, model: nn.Module) -> CombinedOptimizer:
-        """Both parts combined into one optimizer. Raises ValueError where no block has a matrix."""
+        """Return both parts combined into one optimizer. Raises ValueError if no block has a matrix."""
         hidden = self.matrices(model)
         if not hidden:
             name = type(self).__module__.rpartition(".")[2]
@@ -81,7 +82,7 @@ class MatrixOptimizer(GroupedOptimizer):
 
 
 class MatrixSteps(BaseOptimizer):
-    """The rule of the matrices. Subclasses implement `update`, which keeps its moments in `state` of the parameter.
+    """The rule of the matrices. Subclasses implement `update` and keep moments in the `state` of the parameter.
 
     arithmetic: type that Newton-Schulz computes in, in a rule that has it
     options: the options of every parameter group that does not set them itself
@@ -93,7 +94,7 @@ class MatrixSteps(BaseOptimizer):
 
     @abstractmethod
     def update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
-        """The step of one matrix (M, N), in place."""
+        """Update one matrix (M, N) in place."""
 
     def update_parameters(self) -> None:
         """Update every matrix that has a gradient."""

@@ -19,20 +19,21 @@ from blockyard.contracts import Because
 Iterations = Annotated[int, Ge(1), Le(100), Because("each is a matrix product; five are enough to converge")]
 Arithmetic = Literal["bfloat16", "float32"]
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-SMALLEST_NORM = 1e-7
+SMALLEST_NORM = 1e-7  # as in torch.optim.Muon
 
 
 def orthogonal(matrix: Tensor, steps: int, arithmetic: Arithmetic) -> Tensor:
     """Return a matrix (M, N) close to U V^T of the singular value decomposition U S V^T, in the type of the input.
 
-    bfloat16 moves the result by about 1 %, within the range in which the iteration leaves the singular values, and is
-    what the source and torch.optim.Muon compute in. float32 is the type of the input.
+    arithmetic: bfloat16 moves the result by about 1 %, less than the spread of singular values that the iteration
+        leaves; the source and torch.optim.Muon compute in it. float32 is the type of the input
     """
     a, b, c = COEFFICIENTS
     tall = matrix.shape[0] > matrix.shape[1]
-    x = matrix.T if tall else matrix
+    x = matrix.T if tall else matrix  # X X^T is then the smaller of both products
     if arithmetic == "bfloat16":
         x = x.bfloat16()
+    # The Frobenius norm bounds the largest singular value, so that the iteration starts within its range.
     x = x / x.norm().clamp(min=SMALLEST_NORM)
     for _ in range(steps):
         products = x @ x.T
@@ -45,7 +46,7 @@ def orthogonal(matrix: Tensor, steps: int, arithmetic: Arithmetic) -> Tensor:
 def orthogonal_momentum(
     state: dict[str, Tensor], gradient: Tensor, *, momentum: float, nesterov: bool, steps: int, arithmetic: Arithmetic
 ) -> Tensor:
-    """Return the orthogonal factor of the momentum (M, N), which this step updates in `state`."""
+    """Update the momentum (M, N) in `state`, and return its orthogonal factor."""
     if "momentum_buffer" not in state:
         state["momentum_buffer"] = torch.zeros_like(gradient)
     mean = state["momentum_buffer"].lerp_(gradient, 1 - momentum)

@@ -1,8 +1,8 @@
-"""Parameter groups: which parameters weight decay applies to, which are Muon's, and their learning rates.
+"""Parameter groups: weight decay, learning rate and rule of each parameter.
 
 The learning rate of a parameter is the optimizer's, times the factor of its layer (`layer_decay`), times the factor of
 its name (`rates`), times that of its role (`parametrization`). Its weight decay is the optimizer's, times the factor of
-its name (`decays`), over that of its role. Where two names match a parameter, that of the smaller part wins: `blocks.0`
+its name (`decays`), over the factor of its role. If two names match a parameter, the smaller part wins: `blocks.0`
 before `blocks`.
 """
 
@@ -44,10 +44,10 @@ NO_FACTORS: dict[str, float] = {}
 
 
 def split_by_decay(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """The trainable parameters with weight decay, and those without.
+    """Return the trainable parameters with weight decay, and the ones without.
 
-    Decay applies to parameters of two or more dimensions, except those owned by the model itself or by a module that
-    keeps tables, and those that their module lists in `no_weight_decay`. A parameter with several owners (a tied
+    Decay applies to parameters of two or more dimensions. Exempt are parameters of the model itself, of modules that
+    keep tables, and parameters that their module lists in `no_weight_decay`. A parameter with several owners (a tied
     head) decays only if this holds for all of them.
     """
     owners = list(_owners(model))
@@ -59,24 +59,24 @@ def split_by_decay(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parame
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
-    """The trainable matrices inside the blocks that are linear maps."""
+    """Return the trainable matrices inside blocks that are linear maps."""
     inside = {id(p) for block in iter_blocks(model) for p in block.parameters()}
     decay, _ = split_by_decay(model)
     return [p for p in decay if id(p) in inside and p.ndim == 2]
 
 
 class GroupedOptimizer(OptimizerBuilder):
-    """An optimizer whose parameters have learning rates and weight decays by name and by layer.
+    """An optimizer with learning rates and weight decays by name and by layer.
 
     Options:
         lr: learning rate at the schedule's factor 1
         weight_decay: decay per step, times the learning rate; on linear maps only
-        decay_by: what the decay follows: rate is the learning rate; independent the factor of the schedule alone, so
-            that it does not change with lr; fading the rate times that factor
-        cautious: decay those weights alone that the update does not make larger
+        decay_by: factor that decay is proportional to: rate is the learning rate; independent is the factor of the
+            schedule alone, so that decay does not change with lr; fading is the rate times that factor
+        cautious: decay only weights that the update does not make larger
         layer_decay: factor on the learning rate with each layer from the output to the input, for fine-tuning
         rates: factors on the learning rate of parts of the model, by name: {embedder: 10, blocks.0: 0.5, "*.bias": 2}
-        decays: the same on the weight decay; a name of tables, gains or biases alone makes these decay too
+        decays: factors on the weight decay, by name; a name of tables, gains or biases alone makes these decay too
 
     Raises ValueError for factors on, or kinds of, a weight decay of 0.
     """
@@ -98,18 +98,23 @@ class GroupedOptimizer(OptimizerBuilder):
             raise ValueError(
                 f"optimizer.{name} is about optimizer.weight_decay, which is 0; set it, or leave {name} out"
             )
-        self.decay_by, self.cautious = decay_by, cautious
         if decays and not weight_decay:
             raise ValueError(
                 "optimizer.decays has factors on optimizer.weight_decay, which is 0; set it, or leave decays out"
             )
-        self.lr, self.weight_decay, self.layer_decay = lr, weight_decay, layer_decay
-        self.rates, self.decays = dict(rates), dict(decays)
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.decay_by = decay_by
+        self.cautious = cautious
+        self.layer_decay = layer_decay
+        self.rates = dict(rates)
+        self.decays = dict(decays)
 
     def model_problems(self, model: nn.Module) -> list[str]:
-        """Names must match trained parameters and not contradict each other; a parametrization must know every role."""
-        names = [*rate_factors(model, self.rates)[1], *_decay_factors(model, self.decays)[1]]
-        return [*names, *role_problems(model)]
+        """Return sentences about names that match no parameter or contradict each other, and about unknown roles."""
+        _, rate_problems = rate_factors(model, self.rates)
+        _, decay_problems = _decay_factors(model, self.decays)
+        return [*rate_problems, *decay_problems, *role_problems(model)]
 
     def groups(
         self,
@@ -120,43 +125,45 @@ class GroupedOptimizer(OptimizerBuilder):
         rule: UpdateRule | None,
         eps: float | None = None,
     ) -> list[ParamGroup]:
-        """Return the parameter groups: those of the optimizer's own rate first, then those of the highest.
+        """Return the parameter groups, the optimizer's own rate first, then from the highest rate down.
 
-        parameters: of which groups are made; None is every trainable one
+        parameters: the parameters of the groups; None is every trainable one
         lr: their learning rate before any factor; None is the optimizer's
-        rule: how large its updates are; None where that is not known
-        eps: the term that it adds to the root of the second moment, where it does, for groups of their own
+        rule: the size of the updates; None if it is unknown
+        eps: the term added to the root of the second moment; None for an optimizer without it
+
         Raises ValueError for names that do not fit the model, and for a parametrization without the rule.
         """
-        (rates, rate_problems), (decays, decay_problems) = (
-            rate_factors(model, self.rates),
-            _decay_factors(model, self.decays),
-        )
-        if problems := rate_problems + decay_problems:
+        rates, rate_problems = rate_factors(model, self.rates)
+        decays, decay_problems = _decay_factors(model, self.decays)
+        problems = rate_problems + decay_problems
+        if problems:
             raise ValueError(f"optimizer: {'; '.join(problems)}")
         lr = self.lr if lr is None else lr
         layers = layer_factors(model, self.layer_decay)
         decayed = {id(p) for p in split_by_decay(model)[0]}
         wanted = None if parameters is None else {id(p) for p in parameters}
-        of_roles = role_factors(model, rule, wanted)
+        factors = role_factors(model, rule, wanted)
         members: dict[tuple[float, bool, float, float], list[nn.Parameter]] = {}
         for name, p in _by_decay(model):
             if wanted is None or id(p) in wanted:
-                factor, epsilon = of_roles.get(id(p), (1.0, 1.0))
+                factor, epsilon = factors.get(id(p), (1.0, 1.0))
                 rate = lr * layers.get(name, 1.0) * rates.get(name, 1.0) * factor
                 decay = self.weight_decay * decays.get(name, 1.0 if id(p) in decayed else 0.0)
-                decay /= 1.0 if self.decay_by == "independent" else factor  # that one does not see the rate
+                if self.decay_by != "independent":  # the rate multiplies the decay, its factor must not
+                    decay /= factor
                 key = (rate, id(p) not in decayed, decay, 1.0 if eps is None else epsilon)
                 members.setdefault(key, []).append(p)
+        # A fixed order of groups: saved states are matched by the position of a parameter.
         order = sorted(members, key=lambda key: (key[0] != lr, -key[0], key[1], -key[2], -key[3]))
         groups = [{"params": members[key], "weight_decay": key[2], "lr": key[0]} for key in order]
-        if eps is not None and of_roles:
+        if eps is not None and factors:
             for group, key in zip(groups, order, strict=True):
                 group["eps"] = eps * key[3]
         return spread_decay(groups, self.decay_by)
 
     def start_step(self, optimizer: Any, factor: float) -> None:
-        """Fade the decay with the schedule, where it does."""
+        """Fade the decay with the schedule, with decay_by=fading."""
         if self.decay_by == "fading":
             fade(optimizer, factor)
 
@@ -165,7 +172,7 @@ def layer_factors(model: nn.Module, layer_decay: float) -> dict[str, float]:
     """Return a factor on the learning rate of every parameter, by its name; none for a `layer_decay` of 1.
 
     It falls by `layer_decay` with each layer from the output to the input: the head and the final norm have 1, the last
-    block layer_decay, and what stands before the first of n blocks layer_decay^(n + 1), as in BEiT.
+    block layer_decay, and the parts before the first of n blocks layer_decay^(n + 1), as in BEiT.
     """
     if layer_decay == 1:
         return {}
@@ -178,14 +185,15 @@ def role_factors(
 ) -> dict[int, tuple[float, float]]:
     """Return the factors on learning rate and epsilon of trained parameters, by their ids; none without factors.
 
-    wanted: their ids; None is every trained parameter
+    wanted: ids of parameters; None is every trained parameter
 
-    Raises ValueError for parameters without a role, and for an optimizer whose rule is not known.
+    Raises ValueError for parameters without a role, and for an optimizer without a known rule.
     """
     ctx: Context | None = getattr(model, "ctx", None)
     if ctx is None or not ctx.parametrization.scales:
         return {}
-    if problems := role_problems(model):
+    problems = role_problems(model)
+    if problems:
         raise ValueError("; ".join(problems))
     name = type(ctx.parametrization).__name__
     if rule is None:
@@ -203,7 +211,7 @@ def role_factors(
 
 
 def role_problems(model: nn.Module) -> list[str]:
-    """Return the problems of a parametrization with factors: trained parameters whose role is not known."""
+    """Return a sentence about trained parameters without a role, under a parametrization with factors."""
     ctx: Context | None = getattr(model, "ctx", None)
     if ctx is None or not ctx.parametrization.scales:
         return []
@@ -237,7 +245,8 @@ def rate_factors(model: nn.Module, factors: Mapping[str, float]) -> tuple[dict[s
 def _decay_factors(model: nn.Module, factors: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:
     """Return the factor of each parameter that a name matches, and the problems of the names.
 
-    A name is of the linear maps that it matches. Where there are none, it is of what it matches, which then decays.
+    A name is for the linear maps that it matches. If there are none, it is for all parameters that it matches, and they
+    then decay.
     """
     if not factors:
         return {}, []
@@ -253,14 +262,15 @@ def _decay_factors(model: nn.Module, factors: Mapping[str, float]) -> tuple[dict
 def _resolved(
     option: str, trained: Sequence[str], members: Mapping[str, set[str]], factors: Mapping[str, float]
 ) -> tuple[dict[str, float], list[str]]:
-    """Return the factor of each parameter that is a member of a part, that of the smallest part, and the problems."""
+    """Return the factor of each parameter by the smallest part that it is in, and the problems of the parts."""
     tops = list(dict.fromkeys(name.partition(".")[0] for name in trained))
-    problems = [
-        f"{option}: no trained parameter of this model is in {part!r}{did_you_mean(part, tops)}; "
-        f"there are {', '.join(tops)}"
-        for part, inside in members.items()
-        if not inside
-    ]
+    problems = []
+    for part, inside in members.items():
+        if not inside:
+            hint = did_you_mean(part, tops)
+            problems.append(
+                f"{option}: no trained parameter of this model is in {part!r}{hint}; there are {', '.join(tops)}"
+            )
     values: dict[str, float] = {}
     conflicts: dict[tuple[str, str], str] = {}
     for name in trained:
@@ -272,16 +282,16 @@ def _resolved(
         for other in matching:
             if factors[other] != factors[smallest] and not members[smallest] < members[other]:
                 conflicts.setdefault((smallest, other), name)
-    problems += [
-        f"{option}: {first!r} and {second!r} both match {name} with different values, and neither is a part of the "
-        "other; give one of them alone, or a name for what is in both"
-        for (first, second), name in conflicts.items()
-    ]
+    for (first, second), name in conflicts.items():
+        problems.append(
+            f"{option}: {first!r} and {second!r} both match {name} with different values, and neither is a part of the "
+            "other; give one of them alone, or a name for what is in both"
+        )
     return values, problems
 
 
 def fused_available(groups: list[ParamGroup]) -> bool:
-    """Whether torch has a fused kernel for the device and dtype of these groups' parameters."""
+    """Return whether torch has a fused kernel for the device and dtype of these groups' parameters."""
     parameters = [p for group in groups for p in group["params"]]
     devices = {p.device.type for p in parameters}
     return devices in ({"cpu"}, {"cuda"}) and all(torch.is_floating_point(p) for p in parameters)

@@ -5,7 +5,7 @@ Reference: torch.optim.AdamW
 Equation: w <- w - lr (m / (sqrt(v) + eps) + weight_decay w)
 Cost: two numbers of state per parameter
 
-What a weight loses to decay in a step follows the learning rate; `optimizer/_decay.py` has `decay_by` and `cautious`.
+The decay of a weight in a step follows the learning rate; `optimizer/_decay.py` has `decay_by` and `cautious`.
 Biases, gains, embedding and position tables, class and register tokens do not decay.
 """
 
@@ -51,17 +51,12 @@ class AdamW(GroupedOptimizer):
 
     @classmethod
     def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:
-        """Each coordinate moves by about the learning rate."""
+        """Return "adam": each coordinate moves by about the learning rate."""
         return "adam"
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """A torch AdamW over every trainable parameter of `model`."""
+        """Return a torch AdamW over every trainable parameter of `model`."""
         groups = self.groups(model, rule="adam", eps=self.eps)
-        adamw = torch.optim.AdamW(
-            groups,
-            lr=self.lr,
-            betas=self.betas,
-            eps=self.eps,
-            fused=fused_available(groups),
-        )
+        fused = fused_available(groups)
+        adamw = torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=fused)
         return CautiousOptimizer([adamw]) if self.cautious else adamw

@@ -8,8 +8,8 @@ Cost: for a matrix of M x N and rank r two numbers of state an element and N r b
     three products of M x N with r columns per step
 
 The part of the momentum that a step does not use stays in it whole, and fades only once it is used. Dion was made for
-matrices that are spread over devices, where r columns are sent in place of the matrix; here each process has the whole
-one, and what is compared is the learning with r columns.
+matrices that are spread over devices, to send r columns in place of the matrix. Here each process has the whole matrix,
+and the comparison is of learning with r columns.
 """
 
 from __future__ import annotations
@@ -22,11 +22,7 @@ from annotated_types import Gt, Le
 from torch import Tensor
 from torch.optim import Optimizer
 
-from blockyard.contracts import (
-    ChoiceOptions,
-    Rate,
-    UpdateRule,
-)
+from blockyard.contracts import ChoiceOptions, Rate, UpdateRule
 from blockyard.contracts.inherited_options import with_options_of
 from blockyard.optimizer._decay import ParamGroup
 from blockyard.optimizer._matrices import MatrixOptimizer, MatrixSteps
@@ -39,7 +35,7 @@ class Dion(MatrixOptimizer):
     """Dion for hidden matrices, AdamW for the rest.
 
     Options:
-        momentum: share of what a step used that stays in the momentum
+        momentum: share of the used part that stays in the momentum
         rank: columns of an update, as a share of the smaller side of its matrix, rounded up
         scale: match_rms_adamw gives an update of full rank the RMS of AdamW's, as of muon; original is the paper's
             sqrt(M / N)
@@ -64,16 +60,16 @@ class Dion(MatrixOptimizer):
 
     @classmethod
     def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:
-        """That of its matrices; the rest is Adam's."""
+        """Return the rule of the matrices. The rest is updated by Adam."""
         return "muon_rms" if options.get("scale", "match_rms_adamw") == "match_rms_adamw" else "dion"
 
     @property
     def matrix_rule(self) -> UpdateRule:
-        """By `scale`."""
+        """The size of the updates, by `scale`."""
         return "muon_rms" if self.scale == "match_rms_adamw" else "dion"
 
     def matrix_optimizer(self, groups: list[ParamGroup]) -> Optimizer:
-        """Dion over these groups."""
+        """Return Dion over these groups."""
         return LowRankSteps(groups, lr=self.lr, momentum=self.momentum, rank=self.rank, scale=self.scale, eps=self.eps)
 
 
@@ -81,7 +77,7 @@ class LowRankSteps(MatrixSteps):
     """The update of matrices. state of each: its momentum (M, N), and the columns (N, r) of the power iteration."""
 
     def update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
-        """The step of one matrix (M, N)."""
+        """Update one matrix (M, N) in place."""
         state = self.state[p]
         if not state:
             state["momentum_buffer"] = torch.zeros_like(p)
@@ -89,7 +85,7 @@ class LowRankSteps(MatrixSteps):
         momentum = state["momentum_buffer"].add_(gradient)
         left = torch.linalg.qr(momentum @ state["columns"]).Q  # (M, r)
         right = momentum.T @ left  # (N, r)
-        momentum.sub_((1 - group["momentum"]) * left @ right.T)
+        momentum.sub_((1 - group["momentum"]) * left @ right.T)  # only the used part, of rank r, fades
         state["columns"] = right / (right.norm(dim=0) + group["eps"])
         p.mul_(1 - group["lr"] * group["weight_decay"])
         p.sub_(left @ state["columns"].T * (group["lr"] * factor(p.shape, group["scale"])))

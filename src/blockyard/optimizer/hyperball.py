@@ -7,11 +7,11 @@ Equation: W <- R N(W - lr R N(U)), with N(X) = X / |X| in the Frobenius norm, R 
     the update of Muon, NS(momentum of G), or of Adam, M / (sqrt(V) + eps)
 Cost: that of Muon, or of Adam, and two norms of each matrix per step
 
-The learning rate is the angle, in radians, by which a matrix turns in a step, nearly; no weight decay acts on it. A
-matrix that starts at zero has no norm to keep: AdamW updates it, as it does tables, biases, gains and the head.
+The learning rate is about the angle, in radians, by which a matrix turns in a step. No weight decay acts on a matrix. A
+matrix that starts at zero has no norm to keep: AdamW updates it, like tables, biases, gains and the head.
 
-parametrization=mup refuses it. The source finds that rates carry over from width to width without one; with batches of
-fewer tokens than channels, where updates have a low rank, what a step adds grew as width^0.3 to width^0.4 here.
+parametrization=mup refuses it. The source finds that rates carry over from width to width without one. With batches of
+fewer tokens than channels, updates have a low rank, and the effect of a step grew as width^0.3 to width^0.4 here.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ class Hyperball(MatrixOptimizer):
 
     Options:
         lr: length of a step over the norm of the matrix, at the schedule's factor 1
-        direction: of a step, that of Muon (MuonH) or of Adam (AdamH)
-        momentum: of Muon
+        direction: direction of a step, of Muon (MuonH) or of Adam (AdamH)
+        momentum: momentum of Muon
         nesterov: use Nesterov momentum in Muon
         ns_steps: number of Newton-Schulz iterations of Muon
         arithmetic: type that Newton-Schulz computes in, as of muon
         betas: decay rates of Adam's first and second moment, of both parts
         eps: term added to the root of Adam's second moment, in both parts
-        adamw_lr: learning rate of what AdamW updates
-        weight_decay: of what AdamW updates, per step, times its learning rate; on linear maps only
+        adamw_lr: learning rate of the parameters that AdamW updates
+        weight_decay: decay per step of the parameters that AdamW updates, times their learning rate; on linear maps
+            only
     """
 
     @with_options_of(MatrixOptimizer, without=("decay_by", "cautious", "decays"))
@@ -71,21 +72,21 @@ class Hyperball(MatrixOptimizer):
 
     @classmethod
     def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:
-        """Not known: a step of a fixed norm moves an output the further, the lower the rank of the update is."""
+        """Return None: a step of a fixed norm moves an output the further, the lower the rank of the update is."""
         return None
 
     @property
     def matrix_rule(self) -> UpdateRule | None:
-        """Not known."""
+        """None: the size of the updates is unknown."""
         return None
 
     def matrices(self, model: nn.Module) -> list[nn.Parameter]:
-        """Hidden matrices but those that start at zero."""
+        """Return the hidden matrices that do not start at zero."""
         zero = zeros_at_start(model)
         return [p for p in super().matrices(model) if id(p) not in zero]
 
     def matrix_optimizer(self, groups: list[ParamGroup]) -> Optimizer:
-        """The steps over these groups, which do not decay."""
+        """Return the steps over these groups, without weight decay."""
         for group in groups:
             group["weight_decay"] = 0.0
         return SphereSteps(
@@ -105,7 +106,7 @@ class SphereSteps(MatrixSteps):
     """The update of matrices. state of each: the moments of its direction, its norm, and the number of steps."""
 
     def update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
-        """The step of one matrix (M, N). Raises ValueError for one that is zero at first."""
+        """Update one matrix (M, N) in place. Raises ValueError for a matrix that is zero at first."""
         state = self.state[p]
         if not state:
             state["radius"] = p.norm()
@@ -121,7 +122,7 @@ class SphereSteps(MatrixSteps):
             update = orthogonal_momentum(state, gradient, arithmetic=self.arithmetic, **options)
         length = update.norm().clamp_min(torch.finfo(p.dtype).tiny)
         p.sub_(update / length * (group["lr"] * state["radius"]))
-        p.mul_(state["radius"] / p.norm())
+        p.mul_(state["radius"] / p.norm())  # back to the norm of the first step
 
 
 def _adam(state: dict[str, Tensor], gradient: Tensor, group: ParamGroup) -> Tensor:
@@ -129,7 +130,8 @@ def _adam(state: dict[str, Tensor], gradient: Tensor, group: ParamGroup) -> Tens
     first, second = group["betas"]
     if "step" not in state:
         state["step"] = torch.zeros((), dtype=torch.float64)
-        state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(gradient), torch.zeros_like(gradient)
+        state["exp_avg"] = torch.zeros_like(gradient)
+        state["exp_avg_sq"] = torch.zeros_like(gradient)
     state["step"] += 1
     count = int(state["step"])
     mean = state["exp_avg"].lerp_(gradient, 1 - first) / (1 - first**count)

@@ -19,11 +19,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from blockyard.contracts import (
-    ChoiceOptions,
-    Rate,
-    UpdateRule,
-)
+from blockyard.contracts import ChoiceOptions, Rate, UpdateRule
 from blockyard.contracts.inherited_options import with_options_of
 from blockyard.optimizer._decay import ParamGroup
 from blockyard.optimizer._matrices import MatrixOptimizer, MatrixSteps
@@ -63,16 +59,16 @@ class Muon(MatrixOptimizer):
 
     @classmethod
     def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:
-        """That of its matrices; the rest is Adam's."""
+        """Return the rule of the matrices. The rest is updated by Adam."""
         return "muon_rms" if options.get("scale", "match_rms_adamw") == "match_rms_adamw" else "muon"
 
     @property
     def matrix_rule(self) -> UpdateRule:
-        """By `scale`."""
+        """The size of the updates, by `scale`."""
         return "muon_rms" if self.scale == "match_rms_adamw" else "muon"
 
     def matrix_optimizer(self, groups: list[ParamGroup]) -> Optimizer:
-        """Muon over these groups."""
+        """Return Muon over these groups."""
         return OrthogonalSteps(
             groups,
             lr=self.lr,
@@ -85,10 +81,10 @@ class Muon(MatrixOptimizer):
 
 
 class OrthogonalSteps(MatrixSteps):
-    """The update of matrices. Groups and state have the names of torch.optim.Muon, whose checkpoints it loads."""
+    """The update of matrices. Groups and state have the names of torch.optim.Muon, so that it loads its checkpoints."""
 
     def update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
-        """The step of one matrix (M, N)."""
+        """Update one matrix (M, N) in place."""
         update = orthogonal_momentum(
             self.state[p],
             gradient,
@@ -105,4 +101,5 @@ def factor(shape: torch.Size, scale: Scale) -> float:
     """Return the factor on an update of a matrix (M, N)."""
     if scale == "original":
         return math.sqrt(max(1, shape[0] / shape[1]))
+    # An orthogonal matrix has an RMS of 1 / sqrt(max(M, N)); AdamW's updates have one of about 0.2.
     return 0.2 * math.sqrt(max(shape))

@@ -1,4 +1,4 @@
-"""NorMuon: Muon whose orthogonal updates are normalised for each output of a matrix; AdamW for all other parameters.
+"""NorMuon: Muon with updates normalised for each output of a matrix; AdamW for all other parameters.
 
 Source: Li et al. 2025, NorMuon: Making Muon more efficient and scalable (arXiv 2510.05491), algorithm 1
 Reference: the algorithm in float64, in the tests
@@ -6,8 +6,8 @@ Equation: O = NS(momentum of G), v_i <- b v_i + (1 - b) mean_j O_ij^2, U_ij = O_
     W <- W - lr (0.2 sqrt(rows cols) U / |U| + weight_decay W)
 Cost: that of Muon, and one number of state for each row
 
-An orthogonal matrix has rows of very different size where it is wider than high or its momentum is nearly of low rank;
-then a few outputs learn most. The updates have the root mean square 0.2, which is about AdamW's.
+An orthogonal matrix has rows of very different size if it is wider than high or its momentum is nearly of low rank;
+then a few outputs learn most. The updates have the root mean square 0.2, about the same as of AdamW.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from blockyard.contracts import (
-    ChoiceOptions,
-    Rate,
-    UpdateRule,
-)
+from blockyard.contracts import ChoiceOptions, Rate, UpdateRule
 from blockyard.contracts.inherited_options import with_options_of
 from blockyard.optimizer._decay import ParamGroup
 from blockyard.optimizer._matrices import MatrixOptimizer, MatrixSteps
 from blockyard.optimizer._newton_schulz import Arithmetic, Iterations, orthogonal_momentum
+
+RMS = 0.2  # root mean square of an update, at a learning rate of 1
 
 
 class NorMuon(MatrixOptimizer):
@@ -58,16 +56,16 @@ class NorMuon(MatrixOptimizer):
 
     @classmethod
     def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:
-        """That of its matrices; the rest is Adam's."""
+        """Return the rule of the matrices. The rest is updated by Adam."""
         return "muon_rms"
 
     @property
     def matrix_rule(self) -> UpdateRule:
-        """As large as Adam's."""
+        """The size of the updates, as of Adam."""
         return "muon_rms"
 
     def matrix_optimizer(self, groups: list[ParamGroup]) -> Optimizer:
-        """NorMuon over these groups."""
+        """Return NorMuon over these groups."""
         return RowNormalised(
             groups,
             lr=self.lr,
@@ -79,14 +77,11 @@ class NorMuon(MatrixOptimizer):
         )
 
 
-RMS = 0.2  # of an update, at a learning rate of 1
-
-
 class RowNormalised(MatrixSteps):
     """The update of matrices."""
 
     def update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
-        """The step of one matrix (M, N)."""
+        """Update one matrix (M, N) in place."""
         state = self.state[p]
         update = orthogonal_momentum(
             state,
@@ -101,6 +96,6 @@ class RowNormalised(MatrixSteps):
         rows = state["row_moment"]  # (M, 1)
         rows.lerp_(update.square().mean(1, keepdim=True), 1 - group["second"])
         update = update / (rows.sqrt() + group["eps"])
-        update = update / update.norm().clamp_min(torch.finfo(p.dtype).tiny)  # one of zero stays zero
+        update = update / update.norm().clamp_min(torch.finfo(p.dtype).tiny)  # an update of zero stays zero
         p.mul_(1 - group["lr"] * group["weight_decay"])
         p.sub_(update * (RMS * p.numel() ** 0.5 * group["lr"]))

@@ -1,4 +1,4 @@
-"""Schedule-free AdamW: gradients at a mixture of the weights and of their average, which is what is evaluated.
+"""Schedule-free AdamW: gradients at a mixture of the weights and of their average. The average is evaluated.
 
 Source: Defazio et al. 2024, The Road Less Scheduled (arXiv 2405.15682), algorithm 1
 Reference: the algorithm in float64, in the tests; facebookresearch/schedule_free AdamWScheduleFree
@@ -8,8 +8,8 @@ Cost: three numbers of state per parameter
 
     blockyard train optimizer=schedule_free schedule=constant optimizer.lr=2e-3
 
-It is meant for a constant rate after a warm-up, and does not need to know when training ends. Metrics, checkpoints and
-all that reads them have x; y is in the state of the optimizer meanwhile, so that a run resumes exactly.
+It is meant for a constant rate after a warm-up, and needs no end of training in advance. Metrics and checkpoints have
+x; y is in the state of the optimizer meanwhile, so that a run resumes exactly.
 """
 
 from __future__ import annotations
@@ -19,12 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import (
-    ChoiceOptions,
-    Positive,
-    Rate,
-    UpdateRule,
-)
+from blockyard.contracts import ChoiceOptions, Positive, Rate, UpdateRule
 from blockyard.contracts.inherited_options import with_options_of
 from blockyard.model._unit_weights import without_unit_weights
 from blockyard.optimizer._combined import BaseOptimizer
@@ -33,10 +28,10 @@ from blockyard.optimizer._param_groups import GroupedOptimizer
 
 
 class ScheduleFree(GroupedOptimizer):
-    """AdamW whose momentum is an average of the weights.
+    """AdamW with an average of the weights in place of momentum.
 
     Options:
-        betas: share of the average in the weights that gradients are taken at, and decay rate of the second moment
+        betas: share of the average in the weights at which gradients are taken, and decay rate of the second moment
         eps: term added to the root of the second moment
     """
 
@@ -52,37 +47,42 @@ class ScheduleFree(GroupedOptimizer):
         **options: Any,
     ) -> None:
         super().__init__(lr=lr, **options)
-        self.betas, self.eps = (betas[0], betas[1]), eps  # a config gives a list
+        self.betas = (betas[0], betas[1])  # a config gives a list
+        self.eps = eps
 
     @classmethod
     def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:
-        """Each coordinate moves by about the learning rate."""
+        """Return "adam": each coordinate moves by about the learning rate."""
         return "adam"
 
     def model_problems(self, model: nn.Module) -> list[str]:
-        """The average must not need statistics of its own."""
-        own = super().model_problems(model)
+        """Return sentences about parts that an average of weights does not fit, such as running statistics."""
+        problems = super().model_problems(model)
         if any(getattr(module, "across_tokens", False) for module in model.modules()):
-            own.append("it evaluates other weights than those whose statistics norm=batch keeps; use norm=layer or rms")
-        return own + without_unit_weights(model)
+            problems.append(
+                "it evaluates other weights than those whose statistics norm=batch keeps; use norm=layer or rms"
+            )
+        return problems + without_unit_weights(model)
 
     def build(self, model: nn.Module) -> AveragedAdam:
-        """The optimizer over every trainable parameter of `model`."""
-        return AveragedAdam(self.groups(model, rule="adam", eps=self.eps), lr=self.lr, betas=self.betas, eps=self.eps)
+        """Return the optimizer over every trainable parameter of `model`."""
+        groups = self.groups(model, rule="adam", eps=self.eps)
+        return AveragedAdam(groups, lr=self.lr, betas=self.betas, eps=self.eps)
 
     def exchange(self, optimizer: Any) -> None:
-        """Put the average in the model, or what was there before."""
+        """Put the average in the model, or take it out again."""
         optimizer.exchange()
 
     def exchanged(self, optimizer: Any) -> bool:
-        """Whether the model has the average."""
+        """Return whether the average is in the model."""
         return any(group["exchanged"] for group in optimizer.param_groups)
 
 
 class AveragedAdam(BaseOptimizer):
-    """The update. state of each parameter y: z, the average x, and the second moment; of each group the sum of lr^2.
+    """The update.
 
-    exchanged: of each group, whether the parameters hold x, and the state `average` y
+    The state of each parameter y has z, the average x, and the second moment. Each group has the sum of lr^2, and
+    `exchanged`: True while its parameters hold x, and the state `average` holds y.
     """
 
     def __init__(self, groups: list[ParamGroup], *, lr: float, betas: tuple[float, float], eps: float) -> None:
@@ -95,6 +95,7 @@ class AveragedAdam(BaseOptimizer):
             if group["exchanged"]:
                 raise RuntimeError("the model has its average; exchange the weights back before a step")
             group["steps"] += 1
+            # Weights of a warm-up, at small rates, count little in the average.
             weight = float(group["lr"]) ** 2
             group["weight_sum"] += weight
             share = weight / group["weight_sum"] if group["weight_sum"] else 0.0
@@ -103,12 +104,14 @@ class AveragedAdam(BaseOptimizer):
                     self._update(p, p.grad, group, share)
 
     def _update(self, p: Tensor, gradient: Tensor, group: ParamGroup, share: float) -> None:
-        state, (mixed, second) = self.state[p], group["betas"]
+        state = self.state[p]
+        mixed, second = group["betas"]
         if not state:
             state |= {"step": 0, "z": p.detach().clone(), "average": p.detach().clone()}
             state["exp_avg_sq"] = torch.zeros_like(p)
         state["step"] += 1
-        z, average = state["z"], state["average"]
+        z = state["z"]
+        average = state["average"]
         state["exp_avg_sq"].lerp_(gradient.square(), 1 - second)
         size = (state["exp_avg_sq"] / (1 - second ** state["step"])).sqrt() + group["eps"]
         z.sub_((gradient / size + group["weight_decay"] * p) * group["lr"])

@@ -14,15 +14,8 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from blockyard.contracts import (
-    ChoiceOptions,
-    NonNegative,
-    Positive,
-    Rate,
-    UpdateRule,
-)
+from blockyard.contracts import ChoiceOptions, NonNegative, Positive, Rate, UpdateRule
 from blockyard.contracts.inherited_options import with_options_of
-from blockyard.optimizer._decay import ParamGroup
 from blockyard.optimizer._param_groups import GroupedOptimizer, fused_available
 
 
@@ -57,21 +50,13 @@ class SGD(GroupedOptimizer):
 
     @classmethod
     def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:
-        """A coordinate moves by its gradient."""
+        """Return "sgd": a coordinate moves by its gradient."""
         return "sgd"
 
     def build(self, model: nn.Module) -> torch.optim.SGD:
-        """A torch SGD over every trainable parameter of `model`."""
+        """Return a torch SGD over every trainable parameter of `model`."""
         groups = self.groups(model, rule="sgd")
-        return torch.optim.SGD(
-            groups,
-            lr=self.lr,
-            momentum=self.momentum,
-            nesterov=self.nesterov,
-            fused=fused_available(groups) and not _in_parts(groups),
-        )
-
-
-def _in_parts(groups: list[ParamGroup]) -> bool:
-    """Whether weights are spread over processes, where torch has no fused kernel of this optimizer."""
-    return any(isinstance(p, DTensor) for group in groups for p in group["params"])
+        # torch has no fused kernel of SGD for weights that are spread over processes.
+        spread = any(isinstance(p, DTensor) for group in groups for p in group["params"])
+        fused = fused_available(groups) and not spread
+        return torch.optim.SGD(groups, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov, fused=fused)

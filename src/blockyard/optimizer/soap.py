@@ -8,7 +8,7 @@ Cost: for a matrix of M x N two numbers of state an element and 2 (M^2 + N^2) be
     with the matrix per step, and two QR decompositions every `frequency` steps
 
 The first step only starts L and R and their eigenvectors, and changes no weight. From then on the bases are improved by
-one power iteration and a QR decomposition at a time. A side longer than `largest` keeps the basis in which it is.
+one power iteration and a QR decomposition at a time. A side longer than `largest` has no eigenbasis.
 """
 
 from __future__ import annotations
@@ -20,12 +20,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from blockyard.contracts import (
-    ChoiceOptions,
-    Count,
-    Rate,
-    UpdateRule,
-)
+from blockyard.contracts import ChoiceOptions, Count, Rate, UpdateRule
 from blockyard.contracts import Width as Side
 from blockyard.contracts.inherited_options import with_options_of
 from blockyard.optimizer._decay import ParamGroup
@@ -36,7 +31,7 @@ class SOAP(MatrixOptimizer):
     """SOAP for hidden matrices, AdamW for the rest.
 
     Options:
-        betas: decay rates of the first and the second moment, of both parts
+        betas: decay rates of the first and the second moment, in both parts
         shampoo: decay rate of the preconditioner; null is the second of betas
         frequency: steps from one improvement of the eigenbases to the next
         largest: sides of a matrix up to this size have an eigenbasis
@@ -63,16 +58,16 @@ class SOAP(MatrixOptimizer):
 
     @classmethod
     def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:
-        """Not known: how updates in an eigenbasis grow with the width depends on the gradients."""
+        """Return None: the growth of updates in an eigenbasis with the width depends on the gradients."""
         return None
 
     @property
     def matrix_rule(self) -> UpdateRule | None:
-        """Not known."""
+        """None: the size of the updates is unknown."""
         return None
 
     def matrix_optimizer(self, groups: list[ParamGroup]) -> Optimizer:
-        """SOAP over these groups."""
+        """Return SOAP over these groups."""
         return EigenbasisAdam(
             groups,
             lr=self.lr,
@@ -88,8 +83,9 @@ class EigenbasisAdam(MatrixSteps):
     """The update of matrices. state of each: both moments, L and R with their bases, and the number of steps."""
 
     def update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
-        """The step of one matrix (M, N)."""
-        state, (first, second) = self.state[p], group["betas"]
+        """Update one matrix (M, N) in place."""
+        state = self.state[p]
+        first, second = group["betas"]
         sides = {"left": gradient @ gradient.T, "right": gradient.T @ gradient}
         sides = {side: products for side, products in sides.items() if len(products) <= group["largest"]}
         if not state:
@@ -113,23 +109,30 @@ class EigenbasisAdam(MatrixSteps):
 
 def _into(matrix: Tensor, state: Mapping[str, Tensor]) -> Tensor:
     """Return a matrix (M, N) in the eigenbases."""
-    matrix = state["left_basis"].T @ matrix if "left" in state else matrix
-    return matrix @ state["right_basis"] if "right" in state else matrix
+    if "left" in state:
+        matrix = state["left_basis"].T @ matrix
+    if "right" in state:
+        matrix = matrix @ state["right_basis"]
+    return matrix
 
 
 def _out_of(matrix: Tensor, state: Mapping[str, Tensor]) -> Tensor:
-    """Return a matrix (M, N) of the eigenbases as it is outside."""
-    matrix = state["left_basis"] @ matrix if "left" in state else matrix
-    return matrix @ state["right_basis"].T if "right" in state else matrix
+    """Return a matrix (M, N) from the eigenbases."""
+    if "left" in state:
+        matrix = state["left_basis"] @ matrix
+    if "right" in state:
+        matrix = matrix @ state["right_basis"].T
+    return matrix
 
 
 def _improve(state: dict[str, Tensor], sides: dict[str, Tensor]) -> None:
-    """One power iteration of each basis, the columns in the order of their eigenvalues; second moments move along."""
+    """Improve each basis by a power iteration, its columns in the order of their eigenvalues."""
     for side, dim in (("left", 0), ("right", 1)):
         if side not in sides:
             continue
         basis, matrix = state[f"{side}_basis"], state[side]
         values = ((basis.T @ matrix) * basis.T).sum(1)
         order = values.argsort(descending=True)
+        # Second moments belong to eigenvectors and move with them.
         state["exp_avg_sq"] = state["exp_avg_sq"].index_select(dim, order)
         state[f"{side}_basis"] = torch.linalg.qr(matrix @ basis[:, order]).Q

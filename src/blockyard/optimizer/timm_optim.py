@@ -17,16 +17,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from blockyard.contracts import (
-    ChoiceOptions,
-    Text,
-    UpdateRule,
-)
+from blockyard.contracts import ChoiceOptions, Text, UpdateRule
 from blockyard.contracts.inherited_options import with_options_of
 from blockyard.optimizer._param_groups import GroupedOptimizer
 from blockyard.optimizer.torch_optim import check_name, check_options, check_values, epsilon_of
 
-# beginning of a name -> why it is not taken
+# beginning of a name -> reason why it is refused
 LEFT_OUT = {
     "bnb": "it needs the package bitsandbytes",
     "fused": "it needs the package apex",
@@ -34,9 +30,7 @@ LEFT_OUT = {
     "kron": "it draws random numbers that a checkpoint does not hold, so a resumed run would differ",
 }
 MOMENTUM = 0.9
-
-
-# name -> how large its updates are; those of lamb, lars and their kin grow with the weights
+# name -> size of its updates; updates of lamb, lars and their kin grow with the weights
 RULES: dict[str, UpdateRule] = {
     **dict.fromkeys(("adam", "adamw", "nadam", "nadamw", "radam", "adamax", "adan", "adanw", "adabelief"), "adam"),
     **dict.fromkeys(("adopt", "adoptw", "lion", "rmsprop", "adagrad"), "adam"),
@@ -50,7 +44,7 @@ class TimmOptim(GroupedOptimizer):
     Options:
         name: as timm lists it, such as lamb, lion, adan, adopt, adabelief, madgrad, nadamw, lars or sgdw
         weight_decay: as the optimizer applies it, decoupled or in the gradient; on linear maps only
-        options: its further options by name, such as {betas: [0.9, 0.99]}, held to the signature of the class
+        options: further options of the class by name, such as {betas: [0.9, 0.99]}, held to its signature
     """
 
     @with_options_of(GroupedOptimizer, without=("decay_by", "cautious"))
@@ -72,7 +66,7 @@ class TimmOptim(GroupedOptimizer):
         kind = factory.func if isinstance(factory, partial) else factory
         self.options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
         check_options(name, inspect.signature(kind).parameters, self.options)
-        # timm's create_optimizer_v2 has this momentum by default, and not the classes.
+        # timm's create_optimizer_v2 has this momentum by default, its classes have not.
         momentum = {"momentum": MOMENTUM} if get_optimizer_info(name).has_momentum else {}
         self.make = partial(factory, lr=self.lr, **momentum)
         check_values(name, self.make, self.options)
@@ -80,18 +74,18 @@ class TimmOptim(GroupedOptimizer):
 
     @classmethod
     def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:
-        """That of the optimizer of this name; None where it is not known, or depends on the size of weights."""
+        """Return the rule of the optimizer of this name; None if unknown, or if it depends on the size of weights."""
         return RULES.get(str(options.get("name", "lamb")))
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """The optimizer over every trainable parameter of `model`."""
+        """Return the optimizer over every trainable parameter of `model`."""
         groups = self.groups(model, rule=self.rule, eps=epsilon_of(self.rule, self.make, self.options))
         optimizer: torch.optim.Optimizer = self.make(groups, **self.options)
         return optimizer
 
 
 def names() -> list[str]:
-    """The optimizers of timm that need no further package and that a checkpoint holds whole."""
+    """Return the optimizers of timm that need no further package and that a checkpoint holds whole."""
     from timm.optim import list_optimizers
 
     return [name for name in map(str, list_optimizers()) if not name.startswith(tuple(LEFT_OUT))]

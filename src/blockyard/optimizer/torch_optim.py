@@ -18,26 +18,30 @@ from typing import Any
 import torch
 from torch import nn
 
-from blockyard.contracts import (
-    ChoiceOptions,
-    NonNegative,
-    Text,
-    UpdateRule,
-)
+from blockyard.contracts import ChoiceOptions, NonNegative, Text, UpdateRule
 from blockyard.contracts.inherited_options import with_options_of
 from blockyard.errors import did_you_mean, fold
 from blockyard.optimizer._param_groups import GroupedOptimizer
 
-# What optimizers of libraries, named in a config, have in common: options against the signature, refusals.
-
-# Options of ours, and what a run decides itself.
+# Options that a config sets elsewhere, and options that a run decides itself.
 OWN = {"params": "is the model", "lr": "is optimizer.lr", "weight_decay": "is optimizer.weight_decay"}
 REFUSED = {"maximize": "would maximise the loss", "differentiable": "is for steps that are part of the graph"}
+# name -> reason why it is refused
+LEFT_OUT = {
+    "LBFGS": "it evaluates the loss several times a step; a step of a run has one batch",
+    "SparseAdam": "it takes sparse gradients, and those of a model here are dense",
+    "Muon": "it takes matrices only; optimizer=muon has AdamW for the other parameters",
+}
+# name -> size of its updates; updates of Adafactor grow with the weights
+RULES: dict[str, UpdateRule] = {
+    **dict.fromkeys(("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad"), "adam"),
+    "SGD": "sgd",
+}
 
 
 def check_options(name: str, signature: Mapping[str, inspect.Parameter], options: Mapping[str, Any]) -> None:
     """Raise ValueError for an option that the optimizer does not have, or that is set elsewhere."""
-    free = [each for each in signature if each not in OWN and each not in REFUSED]
+    free = [option for option in signature if option not in OWN and option not in REFUSED]
     for key in options:
         if key in OWN or key in REFUSED:
             raise ValueError(f"optimizer.options.{key} {(OWN | REFUSED)[key]}; leave it out")
@@ -47,7 +51,7 @@ def check_options(name: str, signature: Mapping[str, inspect.Parameter], options
 
 
 def check_values(name: str, make: Callable[..., torch.optim.Optimizer], options: Mapping[str, Any]) -> None:
-    """Raise ValueError for values that the optimizer's own constructor refuses; it is made over one parameter."""
+    """Raise ValueError for values that the optimizer's own constructor refuses, over a single parameter."""
     try:
         make([nn.Parameter(torch.zeros(2, 2))], **options)
     except (ValueError, TypeError, AssertionError, RuntimeError, NotImplementedError) as error:
@@ -62,28 +66,13 @@ def check_name(name: str, names: Sequence[str], library: str) -> None:
         raise ValueError(f"optimizer.name={name}: {library} has no such optimizer{hint}; it has {', '.join(names)}")
 
 
-# name -> why it is not taken
-LEFT_OUT = {
-    "LBFGS": "it evaluates the loss several times a step; a step of a run has one batch",
-    "SparseAdam": "it takes sparse gradients, and those of a model here are dense",
-    "Muon": "it takes matrices only; optimizer=muon has AdamW for the other parameters",
-}
-
-
-# name -> how large its updates are; those of Adafactor grow with the weights
-RULES: dict[str, UpdateRule] = {
-    **dict.fromkeys(("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad"), "adam"),
-    "SGD": "sgd",
-}
-
-
 class TorchOptim(GroupedOptimizer):
     """An optimizer of torch.optim.
 
     Options:
-        name: of the class, such as Adam, NAdam, RAdam, RMSprop, Adagrad, Adadelta, Adamax, Adafactor, Rprop or ASGD
+        name: name of a class, such as Adam, NAdam, RAdam, RMSprop, Adagrad, Adadelta, Adamax, Adafactor, Rprop or ASGD
         weight_decay: as the optimizer applies it, decoupled or in the gradient; on linear maps only
-        options: its further options by name, such as {betas: [0.9, 0.99]}, held to the signature of the class
+        options: further options of the class by name, such as {betas: [0.9, 0.99]}, held to its signature
     """
 
     @with_options_of(GroupedOptimizer, without=("decay_by", "cautious"))
@@ -109,11 +98,11 @@ class TorchOptim(GroupedOptimizer):
 
     @classmethod
     def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:
-        """That of the optimizer of this name; None where its updates depend on the size of weights."""
+        """Return the rule of the optimizer of this name; None if its updates depend on the size of weights."""
         return RULES.get(str(options.get("name", "Adam")))
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """The optimizer over every trainable parameter of `model`."""
+        """Return the optimizer over every trainable parameter of `model`."""
         rule = RULES.get(self.kind.__name__)
         of_model = self.groups(model, rule=rule, eps=epsilon_of(rule, self.kind, self.options))
         if "weight_decay" not in inspect.signature(self.kind).parameters:
@@ -124,7 +113,7 @@ class TorchOptim(GroupedOptimizer):
 def epsilon_of(
     rule: UpdateRule | None, kind: Callable[..., torch.optim.Optimizer], options: Mapping[str, Any]
 ) -> float | None:
-    """The epsilon of an optimizer that steps as Adam does, of its options or its signature; None where it has none."""
+    """Return the epsilon of an optimizer of the rule adam, from its options or signature; None without one."""
     if rule != "adam":
         return None
     parameter = inspect.signature(kind).parameters.get("eps")
@@ -133,8 +122,8 @@ def epsilon_of(
 
 
 def names() -> list[str]:
-    """The optimizers of torch.optim that take a model's parameters."""
-    optimizers = [name for name, each in vars(torch.optim).items() if _is_optimizer(each) and name not in LEFT_OUT]
+    """Return the optimizers of torch.optim that take a model's parameters."""
+    optimizers = [name for name, kind in vars(torch.optim).items() if _is_optimizer(kind) and name not in LEFT_OUT]
     return sorted(optimizers)
 
 

@@ -1,4 +1,4 @@
-"""What a sweep is made of, as plain data: arms, their variants, cells, the task of a cell and how it ended.
+"""The parts of a sweep as plain data: arms, their variants, cells, the task of a cell and its outcome.
 
 Arm ── × settings ──▶ Variant ── × seeds ──▶ Cell ── composed ──▶ Task ── executor ──▶ Outcome
 """
@@ -11,12 +11,15 @@ from typing import Any, TypedDict
 
 from blockyard.config.tree import Node
 
-ARM_LEVEL = "arm"  # the level that says which arm of the file an arm is
-Setting = dict[str, Any]  # config key -> the value that a variant or a trial has of it
+ARM_LEVEL = "arm"  # the level that names the arm of the file of which an arm is a rung
+JOB_FILES = "submitit"  # the folder of a scheduler's files, in the sweep's folder
+BUSY = 75  # exit code: another process holds the run; `EX_TEMPFAIL` of sysexits.h
+SEARCH_LOCK = "search"  # first part of the name of a searching process's lock: search-PID-RANDOM
+Setting = dict[str, Any]  # config key -> its value in a variant or a trial
 
 
 class TrialAddress(TypedDict):
-    """Where the Optuna trial of a run is. prunes: whether the run reports to it, and may be ended early"""
+    """The place of a run's Optuna trial. prunes: whether the run reports to it, and may be ended early"""
 
     storage: str
     study: str
@@ -39,11 +42,16 @@ class Arm:
 
 def cell_name(arm: str, setting: Mapping[str, Any], seed: int | None = None) -> str:
     """Return the display name of a cell, or of all seeds of a setting: `rope lr=0.001 s0`, `rope lr=0.001`."""
-    names = [key.rpartition(".")[2] for key in setting]
-    unique = len(set(names)) == len(names)
-    values = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in setting.values()]
-    shown = [f"{name}={value}" for name, value in zip(names if unique else setting, values, strict=True)]
-    return " ".join([arm, *shown, *([] if seed is None else [f"s{seed}"])])
+    short_names = {key: key.rpartition(".")[2] for key in setting}
+    if len(set(short_names.values())) < len(setting):
+        short_names = {key: key for key in setting}
+    parts = [arm]
+    for key, value in setting.items():
+        text = f"{value:.4g}" if isinstance(value, float) else str(value)
+        parts.append(f"{short_names[key]}={text}")
+    if seed is not None:
+        parts.append(f"s{seed}")
+    return " ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -81,12 +89,6 @@ class Refused:
     reasons: tuple[str, ...]
 
 
-JOB_FILES = "submitit"  # the folder of a scheduler's files, in the sweep's
-
-
-BUSY = 75  # another process holds the run; `EX_TEMPFAIL` of sysexits.h
-
-
 @dataclass(frozen=True)
 class Task:
     """One cell to run: everything its process needs, as plain data.
@@ -107,7 +109,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a cell ended.
+    """The end of a cell.
 
     code: the exit code of `blockyard train`, BUSY, or the negative number of the signal that killed the process
     """
@@ -115,6 +117,3 @@ class Outcome:
     key: str
     code: int
     reason: str | None = None
-
-
-SEARCH_LOCK = "search"  # how the name of the lock begins that a searching process holds: search-PID-RANDOM

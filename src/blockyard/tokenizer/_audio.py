@@ -1,8 +1,8 @@
 """Shared parts of tokenizers of sound: convolutions over time that see nothing behind the end of a recording.
 
-A batch pads short recordings on the right. Each stage takes windows of the one before; a window counts where it lies
-within the recording, whose own ends are padded with zeros where the stage says so. What a stage computes behind the end
-is set to zero, so that the next one sees the same as if the recording came alone.
+A batch pads short recordings on the right. Each stage takes windows of the stage before. A window counts if it lies
+within the recording; some stages pad the ends of the recording with zeros. Outputs of a stage behind the end are set to
+zero, so that the next stage reads the same as if the recording came alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def check_audio(data: DataSpec) -> tuple[int, int]:
 
 
 def audio_tokens(data: DataSpec, stages: tuple[Stage, ...]) -> TokenSpec:
-    """Return the tokens of these stages. Raises ValueError where the longest recording gives none."""
+    """Return the tokens of these stages. Raises ValueError if the longest recording gives none."""
     samples, rate = check_audio(data)
     spec = TokenSpec((1,), variable=data.variable, shrink=stages, causal=False)
     count = int(spec.tokens_of(torch.tensor(samples, device="cpu")))
@@ -43,7 +43,7 @@ def audio_tokens(data: DataSpec, stages: tuple[Stage, ...]) -> TokenSpec:
 
 
 def least(stages: tuple[Stage, ...]) -> int:
-    """Return how many items make one token."""
+    """Return the number of items that make one token."""
     items = 1
     for window, stride, added in reversed(stages):
         items = (items - 1) * stride + window - added
@@ -51,19 +51,21 @@ def least(stages: tuple[Stage, ...]) -> int:
 
 
 class StridedConv(nn.Conv1d):
-    """Windows over time, of which those behind the end of a sequence are zero.
+    """Windows over time.
 
-    std: of the initial weights, times the square root of the inputs of a window; 1 keeps the scale of the inputs
+    std: standard deviation of the initial weights times the square root of the inputs of a window; 1 keeps the scale of
+        the inputs
     """
 
     def __init__(self, d_in: int, d_out: int, stage: Stage, *, role: Role, bias: bool = True, std: float = 1.0) -> None:
         window, stride, added = stage
-        self.stage, self.std = stage, std
+        self.stage = stage
+        self.std = std
         self.roles: dict[str, Role] = {"weight": role, "bias": "fixed" if role == "fixed" else "vector"}
         super().__init__(d_in, d_out, window, stride=stride, padding=added // 2, bias=bias)
 
     def init_weights(self, init: Init) -> None:
-        """Normal weights, zero bias."""
+        """Draw normal weights; zero bias."""
         init.normal("weight", std=self.std * self.weight[0].numel() ** -0.5)
         init.zeros("bias")
 
@@ -77,19 +79,22 @@ def mask(x: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def windows_of(lengths: Tensor | None, stage: Stage) -> Tensor | None:
-    """Return how many windows (B,) sequences of so many items give."""
-    return None if lengths is None else TokenSpec((1,), shrink=(stage,)).tokens_of(lengths)
+    """Return the number of windows (B,) of sequences of `lengths` (B,) items."""
+    if lengths is None:
+        return None
+    return TokenSpec((1,), shrink=(stage,)).tokens_of(lengths)
 
 
 class AudioEmbedder(Embedder):
-    """Embeds recordings; subclasses compute the vectors.
+    """Embeds recordings. Subclasses compute the vectors.
 
-    inputs: (B, samples), floats in [-1, 1], or whole numbers of 16 bits, which are divided by 32768
+    inputs: (B, samples), floats in [-1, 1], or whole numbers of 16 bits, to be divided by 32768
     """
 
     def __init__(self, ctx: Context) -> None:
         super().__init__()
-        self.stages, self.tokens = ctx.tokens.shrink, ctx.tokens
+        self.stages = ctx.tokens.shrink
+        self.tokens = ctx.tokens
 
     @abstractmethod
     def vectors(self, samples: Tensor, lengths: Tensor | None) -> Tensor:
@@ -98,7 +103,7 @@ class AudioEmbedder(Embedder):
     def forward(
         self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None, start: int = 0
     ) -> tuple[Tensor, Seq]:
-        """Recordings (B, T), of which `lengths` (B,) samples are real -> x (B, N, D), Seq.
+        """Recordings (B, T) of `lengths` (B,) samples -> x (B, N, D), Seq.
 
         Raises ValueError for inputs of another shape, and for arguments that only text has.
         """
@@ -108,7 +113,7 @@ class AudioEmbedder(Embedder):
             raise ValueError(f"inputs of shape {tuple(inputs.shape)}: this model reads recordings (batch, samples)")
         samples = inputs if inputs.is_floating_point() else inputs / 32768
         short = least(self.stages) - samples.shape[1]
-        if short > 0:  # no recording of the batch gives a token: one of padding stands for them
+        if short > 0:  # no recording of the batch gives a token: a token of padding takes their place
             lengths = torch.full_like(samples[:, 0], samples.shape[1]).long() if lengths is None else lengths
             samples = F.pad(samples, (0, short))
         samples = mask(samples[:, None], lengths)[:, 0]

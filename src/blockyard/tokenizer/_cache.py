@@ -16,7 +16,7 @@ from blockyard.data.files.digest import sha256
 
 
 def save(path: Path, text: str) -> None:
-    """Writes a cache file atomically; warns if the folder cannot be written."""
+    """Write a cache file atomically. Warns if the folder cannot be written."""
     try:
         write_text(path, text)
         remove_temporary(path.parent, untouched=IDLE)
@@ -27,9 +27,9 @@ def save(path: Path, text: str) -> None:
 
 
 def fit_once(tokenizer: Tokenizer, kind: str, contents: Iterable[Tensor | str], learn: Callable[[], None]) -> None:
-    """Load what a tokenizer learned from the cache; where it is missing or damaged, learn it and cache it.
+    """Load the state of a tokenizer from the cache; if it is missing or damaged, learn it and cache it.
 
-    contents: all that what is learned depends on; its hash names the file in the folder `kind`
+    contents: everything that the state depends on; its hash names the file in the folder `kind`
     """
     path = cache_dir() / kind / f"{sha256(contents)[:32]}.json"
     try:

@@ -32,10 +32,13 @@ def patch_grid(data: DataSpec, size: int, name: str, pad: Pad = "none") -> Token
 
 
 def padding_of(height: int, width: int, size: int, pad: Pad) -> tuple[int, int, int, int] | None:
-    """Return the pixels to add left, right, above and below, so that `size` divides both sides: fewer than `size` an
-    axis, so that no patch is padding alone. None where pixels are missing and `pad` is none.
+    """Return the pixels to add left, right, above and below, so that `size` divides both sides.
+
+    Fewer than `size` are added along an axis, so that no patch is padding alone. None if pixels are missing and `pad`
+    is none.
     """
-    across, down = -width % size, -height % size
+    across = -width % size
+    down = -height % size
     if pad == "none":
         return None if across or down else (0, 0, 0, 0)
     left, top = (across // 2, down // 2) if pad == "centre" else (0, 0)
@@ -43,15 +46,17 @@ def padding_of(height: int, width: int, size: int, pad: Pad) -> tuple[int, int, 
 
 
 class GridEmbedder(Embedder):
-    """Embeds full grids of patches; subclasses compute the vectors.
+    """Embeds full grids of patches. Subclasses compute the vectors.
 
-    The features of a token are the mean color of its square, one number per channel, without pixels that were
-    added. The grid is that of the given images, which may be larger than the model was built for.
+    The features of a token are the mean color of its square, one number per channel, without added pixels. Images may
+    have a larger grid than the model was built for.
     """
 
     def __init__(self, ctx: Context, size: int, pad: Pad = "none") -> None:
         super().__init__()
-        self.size, self.pad, self.channels = size, pad, ctx.data.shape[0]
+        self.size = size
+        self.pad = pad
+        self.channels = ctx.data.shape[0]
         self.grid = ctx.tokens.grid
         index, coords = grid_coordinates(self.grid)
         self.register_buffer("coords", coords, persistent=False)
@@ -66,7 +71,7 @@ class GridEmbedder(Embedder):
     def forward(
         self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None, start: int = 0
     ) -> tuple[Tensor, Seq]:
-        """Inputs (B, C, height, width), float, or uint8 which is divided by 255 -> x (B, N, D), Seq.
+        """Inputs (B, C, height, width), float, or uint8 to be divided by 255 -> x (B, N, D), Seq.
 
         Raises ValueError for images that do not fit, and for arguments that only text has.
         """
@@ -85,14 +90,16 @@ class GridEmbedder(Embedder):
         return self.vectors(padded), Seq(index, coords, grid=grid, features=features)
 
     def _mean_colors(self, images: Tensor, padding: tuple[int, int, int, int]) -> Tensor:
-        """The mean of the pixels of each square, of the given ones only: (B, C, rows, columns)."""
+        """Return the mean color of each square without added pixels: (B, C, rows, columns)."""
         if not any(padding):
             return F.avg_pool2d(images, self.size)
-        covered = F.avg_pool2d(F.pad(torch.ones_like(images[:1, :1]), padding), self.size)  # shares of squares
+        covered = F.avg_pool2d(
+            F.pad(torch.ones_like(images[:1, :1]), padding), self.size
+        )  # share of each square that the image covers
         return F.avg_pool2d(F.pad(images, padding), self.size) / covered
 
     def _padding(self, shape: torch.Size) -> tuple[int, int, int, int]:
-        """Return the pixels to add to a batch of this shape. Raises ValueError for one that does not fit."""
+        """Return the pixels to add to a batch of this shape. Raises ValueError for a shape that does not fit."""
         if len(shape) != 4 or shape[1] != self.channels:
             raise ValueError(
                 f"inputs of shape {tuple(shape)}: this model reads images of {self.channels} channels, "

@@ -46,7 +46,7 @@ class ImageTokens(ImageTokenizer):
 
     @property
     def codes_seed(self) -> int:
-        """The seed of what `fit` draws: `fit_seed`, or the run's."""
+        """The seed of random numbers in `fit`: `fit_seed`, or the seed of the run."""
         return self.run_seed if self.fit_seed is None else self.fit_seed
 
     def layout(self, data: DataSpec, grid: tuple[int, int], codes: int) -> TokenSpec:
@@ -64,7 +64,8 @@ class ImageTokens(ImageTokenizer):
             )
         if self.condition == "class" and data.classes is None:
             raise ValueError("tokenizer.condition=class needs images with classes; use tokenizer.condition=null")
-        self.codes, self.levels = codes, data.levels
+        self.codes = codes
+        self.levels = data.levels
         cells = torch.arange(rows * columns, device="cpu").view(rows, columns)
         if self.order == "column":
             cells = cells.T
@@ -87,11 +88,11 @@ class ImageTokens(ImageTokenizer):
 
     @abstractmethod
     def encode_cells(self, images: Tensor) -> Tensor:
-        """Images (B, C, height, width) uint8 -> token ids (B, N, *item) int64, cell by cell of the grid."""
+        """Return the token ids (B, N, *item) int64 of images (B, C, height, width) uint8, cell by cell of the grid."""
 
     @abstractmethod
     def decode_cells(self, token_ids: Tensor) -> Tensor:
-        """Token ids (B, N, *item), cell by cell -> images (B, C, height, width) uint8."""
+        """Return the images (B, C, height, width) uint8 of token ids (B, N, *item), cell by cell."""
 
     @property
     def cells(self) -> Tensor:
@@ -113,20 +114,24 @@ class ImageTokens(ImageTokenizer):
         return ids.view(-1, *[1] * len(self.item)).expand(-1, *self.item)
 
     def token_name(self, token_id: int) -> str:
-        """Return the number of a code, or what a start token says."""
+        """Return the number of a code, or the class of a start token."""
         if self._cells is None or token_id < self.codes:
             return str(token_id)
-        return f"class {token_id - self.codes}" if self.condition == "class" else "START"
+        if self.condition == "class":
+            return f"class {token_id - self.codes}"
+        return "START"
 
     def embedder(self, ctx: Context) -> StartedEmbedder:
-        """Builds the embedding table."""
+        """Build the embedding table."""
         return ImageTokenEmbedder(ctx, self.cells)
 
 
 class StartedEmbedder(Embedder):
     """Tokens of an image behind a start token. Each has the coordinates of the token that follows it.
 
-    item: the shape of a token in the inputs, () for an id; subclasses compute the vectors
+    Subclasses compute the vectors.
+
+    item: the shape of a token in the inputs, () for an id
     """
 
     index: Tensor
@@ -134,7 +139,9 @@ class StartedEmbedder(Embedder):
 
     def __init__(self, ctx: Context, cells: Tensor, item: tuple[int, ...] = ()) -> None:
         super().__init__()
-        self.grid, self.raster, self.item = ctx.tokens.grid, ctx.tokens.raster, item
+        self.grid = ctx.tokens.grid
+        self.raster = ctx.tokens.raster
+        self.item = item
         index, coords = grid_coordinates(self.grid)
         if not self.raster:
             coords = coords[:, cells.to(coords.device)]
@@ -154,7 +161,8 @@ class StartedEmbedder(Embedder):
         """
         if lengths is not None or segment is not None:
             raise ValueError("an image is one sequence of tokens; omit lengths and segment")
-        end, whole = start + inputs.shape[1], math.prod(self.grid)
+        end = start + inputs.shape[1]
+        whole = math.prod(self.grid)
         if inputs.shape[2:] != self.item or end > whole:
             raise ValueError(f"inputs of shape {tuple(inputs.shape)}: an image has at most {whole} tokens")
         grid = self.grid if self.raster and inputs.shape[1] == whole else None
@@ -172,7 +180,7 @@ class ImageTokenEmbedder(StartedEmbedder):
 
     @property
     def table(self) -> nn.Parameter:  # type: ignore[override]
-        """The (V, D) embeddings, those of start tokens last."""
+        """The (V, D) embeddings, start tokens last."""
         return cast(nn.Parameter, self.symbols.weight)
 
     def vectors(self, inputs: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from blockyard.contracts import Context, DataSpec, Embedder, Seq, TokenSpec
 if TYPE_CHECKING:
     import tokenizers
 
-UNKNOWN = 0  # the token id of whatever the training split did not contain
+UNKNOWN = 0  # the token id of texts that the training split does not contain
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # its text
 
 Scale = Literal["one", "sqrt_dim"]
@@ -22,7 +22,7 @@ Scale = Literal["one", "sqrt_dim"]
 
 @dataclass(kw_only=True, eq=False)
 class LookupTokenizer:
-    """Mixin of tokenizers that produce token ids, which are embedded by table lookup.
+    """Mixin of tokenizers that produce token ids, embedded by table lookup.
 
     Options:
         scale: factor on the embeddings as they enter the residual stream: one, or sqrt_dim, the square root of
@@ -32,15 +32,15 @@ class LookupTokenizer:
     scale: Scale = "one"
 
     def embedder(self, ctx: Context) -> TokenEmbedder:
-        """Builds the embedding table."""
+        """Build the embedding table."""
         return TokenEmbedder(ctx)
 
 
 def text_tokens(data: DataSpec, vocabulary: int, scale: Scale = "one") -> TokenSpec:
-    """Return the tokens of a text, which have one axis. Raises ValueError for other data.
+    """Return the tokens of a text, with one axis. Raises ValueError for other data.
 
-    For data with a source and no other target, which a model is to write from it, a start and an end token are added
-    to the vocabulary; the same where both are one sequence.
+    If a model writes the text from a source, or behind it in one sequence, a start and an end token are added to the
+    vocabulary.
     """
     if data.modality != "text":
         raise ValueError(f"this tokenizer reads text, the data gives {data.things}")
@@ -53,8 +53,8 @@ def text_tokens(data: DataSpec, vocabulary: int, scale: Scale = "one") -> TokenS
 def closed_vocabulary(texts: Sequence[str], pattern: str) -> tokenizers.Tokenizer:
     """Return a tokenizer of the library that looks the matches of a pattern up in a table.
 
-    texts: of the token ids from 1 on; all others are `UNKNOWN`, decoded to `REPLACEMENT`
-    pattern: of Oniguruma; its matches concatenate to any text, and none of them is "<unk>"
+    texts: the texts of token ids from 1 on; all others are `UNKNOWN`, decoded to `REPLACEMENT`
+    pattern: a pattern of Oniguruma; its matches concatenate to any text, and none of them is "<unk>"
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
@@ -83,16 +83,19 @@ class TokenEmbedder(Embedder):
     def forward(
         self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None, start: int = 0
     ) -> tuple[Tensor, Seq]:
-        """Token ids (B, N) -> x (B, N, D), Seq; coordinates count from 0 in each segment."""
+        """Token ids (B, N) -> x (B, N, D), Seq. Coordinates count from 0 in each segment."""
         index = torch.arange(start, start + inputs.shape[1], device=inputs.device)
         valid = None if lengths is None else index < lengths[:, None]  # (B, N)
         position = index[None] if segment is None else _offset_in_segment(segment)
         coords = position[..., None].float()  # (B|1, N, 1)
-        x, ids = self.symbols(inputs), inputs  # (B, N, D), (B, N)
+        x = self.symbols(inputs)  # (B, N, D)
+        ids = inputs
         if valid is not None:
-            x, ids = x.masked_fill(~valid[..., None], 0.0), ids.masked_fill(~valid, -1)
-        seq = Seq(index, coords, valid, segment, grid=(inputs.shape[1],), ids=ids)
-        return x if self.scale == 1 else x * self.scale, seq
+            x = x.masked_fill(~valid[..., None], 0.0)
+            ids = ids.masked_fill(~valid, -1)
+        if self.scale != 1:
+            x = x * self.scale
+        return x, Seq(index, coords, valid, segment, grid=(inputs.shape[1],), ids=ids)
 
 
 def _offset_in_segment(segment: Tensor) -> Tensor:

@@ -13,21 +13,19 @@ from blockyard.contracts import Context, DataSpec, Embedder, Seq
 from blockyard.ops.linear import Linear
 
 Normalise: TypeAlias = Literal["none", "instance", "last"]
-EPSILON = 1e-5  # below every standard deviation; that of RevIN and PatchTST
+EPSILON = 1e-5  # added to variances, as in RevIN and PatchTST
 
 
 def resolved_normalise(normalise: str, data: DataSpec) -> str:
-    """Return a normalisation for the data: in place of `auto`, `none` for series with a class each, else `instance`.
-
-    The level and the size of a series may tell its class. A forecast is in their units, so they can be put back there.
-    """
+    """Return a normalisation for the data: in place of `auto`, `none` for series with a class each, else `instance`."""
+    # The level and the size of a series may tell its class. In a forecast they are put back.
     if normalise != "auto":
         return normalise
     return "none" if data.target == "class" else "instance"
 
 
 def remarks_on_classes(normalise: str, data: DataSpec) -> Iterator[str]:
-    """Yield which normalisation series with a class each get, where their level or size may tell the classes."""
+    """Yield a sentence if a normalisation takes out the level or size of series with a class each."""
     taken = {"instance": "its mean and standard deviation", "last": "its last value", "first": "the mean of its start"}
     if data.target == "class" and normalise in taken:
         yield (
@@ -53,7 +51,7 @@ def check_one_length(data: DataSpec) -> None:
 def check_history(inputs: Tensor, steps: int, channels: int, *others: object, variable: bool = False) -> None:
     """Raise ValueError for inputs of another shape, and for arguments that only text has.
 
-    variable: fewer steps are right too
+    variable: fewer steps are allowed
     """
     if any(others):
         raise ValueError("a history is one full sequence of tokens; omit lengths, segment and cache")
@@ -64,18 +62,21 @@ def check_history(inputs: Tensor, steps: int, channels: int, *others: object, va
 
 
 def standardize(x: Tensor, how: str, first: int = 1) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-    """Return the values with the level and size of each history taken out, and what was taken: `Seq.scale`.
+    """Return the values without the level and size of each history, and the level and size: `Seq.scale`.
 
-    x: (B, steps, C) with NaN for missing values, which stay. instance: mean and standard deviation of each channel
-    of a history (Kim et al. 2022, RevIN, without its affine weights); last: its last value, with size one (NLinear,
-    Zeng et al. 2023); first: the mean of its `first` first steps, with size one.
+    x: (B, steps, C) with NaN for missing values; they stay NaN
+    how: instance takes out mean and standard deviation of each channel of a history (Kim et al. 2022, RevIN, without
+        its affine weights); last its last value (NLinear, Zeng et al. 2023); first the mean of its `first` first steps;
+        none nothing
     """
     if how == "none":
         return x, None
     if how == "last":
-        offset, size = fill_forward(x)[:, -1:], torch.ones_like(x[:, :1])
+        offset = fill_forward(x)[:, -1:]  # (B, 1, C)
+        size = torch.ones_like(x[:, :1])
     elif how == "first":
-        offset, size = x[:, :first].nanmean(1, keepdim=True).nan_to_num(), torch.ones_like(x[:, :1])
+        offset = x[:, :first].nanmean(1, keepdim=True).nan_to_num()
+        size = torch.ones_like(x[:, :1])
     else:
         offset = x.nanmean(1, keepdim=True).nan_to_num()  # (B, 1, C)
         size = ((x - offset).square().nanmean(1, keepdim=True).nan_to_num() + EPSILON).sqrt()
@@ -83,18 +84,19 @@ def standardize(x: Tensor, how: str, first: int = 1) -> tuple[Tensor, tuple[Tens
 
 
 def fill_forward(x: Tensor) -> Tensor:
-    """Return x (B, steps, C) with each missing value replaced by the one before it; zero where none is."""
+    """Return x (B, steps, C) with each missing value replaced by the value before it, or by zero without one."""
     observed = ~x.isnan()
     index = torch.arange(x.shape[1], device=x.device)[None, :, None]
+    # The running maximum of the indices of observed steps is the last observed step so far.
     latest = torch.where(observed, index, -1).cummax(1).values  # (B, steps, C)
     filled = x.nan_to_num().gather(1, latest.clamp_min(0))
     return torch.where(latest < 0, torch.zeros_like(filled), filled)
 
 
 class HistoryEmbedder(Embedder):
-    """Embeds sets of whole histories; subclasses say which, in `parts`.
+    """Embeds sets of whole histories. Subclasses return the histories in `parts`.
 
-    Raises ValueError without a projection where the model is not as wide as a history is long.
+    Raises ValueError without a projection if the width of the model is not the length of a history.
     """
 
     index: Tensor
@@ -119,8 +121,10 @@ class HistoryEmbedder(Embedder):
         """(B, steps, C) without missing values -> (B, N, steps)."""
 
     def embed(self, inputs: Tensor, lengths: Tensor | None, segment: Tensor | None, start: int) -> tuple[Tensor, Seq]:
-        """Histories (B, steps, C), NaN where a value is missing -> x (B, N, D), Seq with the scale taken out."""
+        """Histories (B, steps, C), NaN for missing values -> x (B, N, D), Seq with the scale taken out."""
         check_history(inputs, self.steps, self.channels, lengths is not None, segment is not None, start)
         scaled, scale = standardize(inputs, self.normalise)
         x = self.parts(fill_forward(scaled))  # (B, N, steps)
-        return x if self.proj is None else self.proj(x), Seq(self.index, self.coords, scale=scale)
+        if self.proj is not None:
+            x = self.proj(x)  # (B, N, D)
+        return x, Seq(self.index, self.coords, scale=scale)

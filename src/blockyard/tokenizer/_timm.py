@@ -1,4 +1,4 @@
-"""Shared parts of tokenizers with a timm network. timm is imported where it is used: that takes seconds."""
+"""Shared parts of tokenizers with a timm network. timm is imported in functions, since its import takes seconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_name(name: str) -> None:
 
 
 def make(name: str, channels: int, size: tuple[int, int], *, pretrained: bool = False, **options: Any) -> nn.Module:
-    """Creates a timm network for images of `channels` and `size`, without its classifier.
+    """Return a timm network for images of `channels` and `size`, without its classifier.
 
     options: further arguments of `timm.create_model`: features_only and out_indices, or num_classes
     Raises ValueError if the network cannot read such images.
@@ -37,13 +37,14 @@ def make(name: str, channels: int, size: tuple[int, int], *, pretrained: bool = 
         except TypeError:  # most convolutional networks have no img_size
             return timm.create_model(name, **options)
     except (AssertionError, AttributeError, IndexError, RuntimeError, ValueError) as error:
-        if "out_indices" in options and (problem := _missing_stage(name, *options["out_indices"])):
+        problem = _missing_stage(name, *options["out_indices"]) if "out_indices" in options else None
+        if problem is not None:
             raise ValueError(problem) from error
         raise ValueError(f"tokenizer.name={name} cannot be built for these images: {error}") from error
 
 
 def _missing_stage(name: str, stage: int) -> str | None:
-    """Return the message if a network has no such stage; None if that is not the reason."""
+    """Return a message if the network has no such stage, else None."""
     import timm
 
     try:

@@ -1,4 +1,4 @@
-"""Shared parts of view tokenizers: each view of a set becomes one token, whatever the number and order of views."""
+"""Shared parts of view tokenizers: each view of a set becomes one token, for any number and order of views."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def view_tokens(data: DataSpec) -> TokenSpec:
 
 
 class ViewEmbedder(Embedder):
-    """Embeds sets of views; subclasses compute the vector of each view independently."""
+    """Embeds sets of views. Subclasses compute the vector of each view independently."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class ViewEmbedder(Embedder):
     def forward(
         self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None, start: int = 0
     ) -> tuple[Tensor, Seq]:
-        """Inputs (B, W, C, height, width), float, or uint8 which is divided by 255 -> x (B, W, D), Seq.
+        """Inputs (B, W, C, height, width), float, or uint8 to be divided by 255 -> x (B, W, D), Seq.
 
         Padded views are skipped. Raises ValueError for views of another shape.
         """
@@ -44,6 +44,7 @@ class ViewEmbedder(Embedder):
         if lengths is None:
             x = self.vectors(images.flatten(0, 1)).unflatten(0, inputs.shape[:2])  # (B, W, D)
             return x, Seq(index, x.new_zeros((1, len(index), 0)), grid=())
+        # Padded views do not pass the network: batch norm would count them, and they cost as much as real ones.
         valid = index < lengths[:, None]  # (B, W)
         vectors = self.vectors(images[valid])  # (R, D)
         x = vectors.new_zeros((*valid.shape, vectors.shape[-1])).masked_scatter(valid[..., None], vectors)  # (B, W, D)

@@ -15,16 +15,16 @@ Cost: that of a model over levels x seconds x 1000 / hop_ms tokens; seconds for 
 
     samples   |------window------|                  50 ms, centred on its frame
                          |------window------|       one every 25 ms
-    tokens    START  f0l0 f0l1  f1l0 f1l1  ...  END      levels=2: the first code of a frame, and what it leaves
+    tokens    START  f0l0 f0l1  f1l0 f1l1  ...  END      levels=2: the first code of a frame, and of its remainder
 
-The codes of a level are a vocabulary of their own, so that a token says which level it is of. All codes of a frame
-stand in one sequence, not delayed in parallel as in MusicGen (arXiv 2306.05284): the model, its head and its decoding
-stay those of a text, and no code is predicted without those before it, for a sequence `levels` times as long.
+The codes of a level are a vocabulary of their own, so that a token tells its level. All codes of a frame stand in one
+sequence, not delayed in parallel as in MusicGen (arXiv 2306.05284): the model, its head and its decoding are the same
+as for a text, and each code is predicted from all codes before it, at the price of a sequence `levels` times as long.
 
-Codebook l is found by k-means over what levels before it leave of at most 50,000 frames of the training split, and
-cached in BLOCKYARD_CACHE (or the platform's cache folder) under a hash of those sounds and the options. What is lost
-between a sound and its codes is the metric `reconstruction_lsd`, the log-spectral distance in decibels between a sound
-and what `decode` makes of its codes; of different codes, losses per token do not compare.
+Codebook l is found by k-means over the remainders of the levels before it, of at most 50,000 frames of the training
+split, and cached in BLOCKYARD_CACHE (or the platform's cache folder) under a hash of the sounds and the options. The
+metric `reconstruction_lsd` is the log-spectral distance in decibels between a sound and its decoded codes. Losses per
+token of different codes do not compare.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ from blockyard.tokenizer.patch_codes import Codes, FitSeed
 Levels = Annotated[int, Ge(1), Le(32), Because("a frame has so many tokens")]
 Rounds = Annotated[int, Ge(1), Le(10_000), Because("each transforms the whole sound twice")]
 MOST = 8192  # tokens of a sound: attention over more compares 67 million pairs of them
-LARGEST = 50_000  # frames that a codebook is found on
-_DECIBELS = 40  # of one unit of a frame: a frame is (log10 of the power + 4) / 4
-ROUNDS = 32  # of Griffin and Lim
+LARGEST = 50_000  # frames that a codebook is found on, at most
+ROUNDS = 32  # rounds of Griffin and Lim
+_DECIBELS = 40  # decibels of one unit of a frame: a frame is (log10 of the power + 4) / 4
 _BAND_ROUNDS = 100
-_SMALLEST = 1e-12  # of a power, so that no division is by zero
+_SMALLEST = 1e-12  # smallest power, so that no division is by zero
 
 
 class AudioVQ(SoundTokenizer):
-    """Residual vector quantisation of log-mel frames; Griffin-Lim turns them into sound.
+    """Residual vector quantisation of log-mel frames. Griffin-Lim turns frames into sound.
 
     Options:
-        levels: codebooks, each of what those before it leave of a frame; a frame has a token of each
+        levels: number of codebooks, each for the remainder of the codebooks before it; a frame has a token of each
         codes: vectors of a codebook
         mels: bands of frequencies, evenly spaced on the mel scale up to half the sampling rate
         window_ms: length of a window in milliseconds
-        hop_ms: from one frame to the next, in milliseconds; at most half a window, or the sound has gaps
-        rounds: of the Griffin-Lim algorithm
-        fit_seed: seed of the frames and centres that k-means starts from, as for patch_codes
+        hop_ms: distance from one frame to the next in milliseconds; at most half a window, or the sound has gaps
+        rounds: rounds of the Griffin-Lim algorithm
+        fit_seed: seed of the first frames and centres of k-means, as for patch_codes
     """
 
     unit: ClassVar[str] = "code"
@@ -89,13 +89,18 @@ class AudioVQ(SoundTokenizer):
                 f"tokenizer.hop_ms={hop_ms:g} is more than half of tokenizer.window_ms={window_ms:g}, so that a sound "
                 "could not be put together again; use a smaller hop or a larger window"
             )
-        self.levels, self.count, self.mels, self.rounds, self.fit_seed = levels, codes, mels, rounds, fit_seed
-        self.window_ms, self.hop_ms = window_ms, hop_ms
+        self.levels = levels
+        self.count = codes
+        self.mels = mels
+        self.rounds = rounds
+        self.fit_seed = fit_seed
+        self.window_ms = window_ms
+        self.hop_ms = hop_ms
         self._books: Tensor | None = None  # (L, K, mels)
 
     @property
     def codes_seed(self) -> int:
-        """The seed of what `fit` draws: `fit_seed`, or the run's."""
+        """The seed of random numbers in `fit`: `fit_seed`, or the seed of the run."""
         return self.run_seed if self.fit_seed is None else self.fit_seed
 
     def spec(self, data: DataSpec) -> TokenSpec:
@@ -105,7 +110,9 @@ class AudioVQ(SoundTokenizer):
             raise ValueError("tokenizer=audio_vq makes tokens of sounds that are written; this sound has no source")
         assert data.rate is not None
         with torch.device("cpu"):  # also while a model is built without weights
-            self.rate, self.filters, self.hann = data.rate, mel_filters(window, self.mels, data.rate), hann(window)
+            self.rate = data.rate
+            self.filters = mel_filters(window, self.mels, data.rate)
+            self.hann = hann(window)
         count = self.levels * self._frames(data.shape[0]) + 1
         if count > MOST:
             raise ValueError(
@@ -116,18 +123,20 @@ class AudioVQ(SoundTokenizer):
         return TokenSpec((count,), variable=True, vocabulary=self.codes + 2, start=self.codes, end=self.codes + 1)
 
     def _frames(self, samples: int) -> int:
-        """Frames of a sound that has half a window of silence added to both ends."""
+        """Return the number of frames of a sound with half a window of silence added to both ends."""
         window = len(self.hann)
         return (samples + 2 * (window // 2) - window) // self.hop + 1
 
     def embedder(self, ctx: Context) -> TokenEmbedder:
-        """Builds the embedding table."""
+        """Build the embedding table."""
         return TokenEmbedder(ctx)
 
     def token_name(self, token_id: int) -> str:
-        """Return the number of a code behind that of its level, or which end a token is."""
+        """Return level and number of a code, or the name of the start or end token."""
         level, code = divmod(token_id, self.count)
-        return f"{level}.{code}" if level < self.levels else "START" if not code else "END"
+        if level < self.levels:
+            return f"{level}.{code}"
+        return "END" if code else "START"
 
     # -- frames -------------------------------------------------------------------------------------------------
 
@@ -137,25 +146,23 @@ class AudioVQ(SoundTokenizer):
         return log_mel(samples, self.hann, self.hop, self.filters)[0].T
 
     def sound(self, frames: Tensor) -> Tensor:
-        """Return a sound ((F - 1) hop,) int16 that has about these log-mel frames (F, mels)."""
+        """Return a sound ((F - 1) hop,) int16 with about these log-mel frames (F, mels)."""
         powers = powers_of_bands(10 ** (4 * frames - 4), self.filters)  # (F, W // 2 + 1)
         samples = griffin_lim(powers.sqrt().T[None], self.hann, self.hop, self.rounds)[0]
         return (samples.clamp(-1, 1) * 32767).round().to(torch.int16)
 
     def distance(self, first: Tensor, second: Tensor) -> float:
-        """Return the log-spectral distance in decibels: the root mean square over bands, the mean over frames.
+        """Return the log-spectral distance in decibels: the root mean square over bands, the mean over common frames.
 
-        Of the frames that both sounds have; Gray and Markel 1976, Distance Measures for Speech Processing.
+        Source: Gray and Markel 1976, Distance Measures for Speech Processing
         """
         frames = [self.frames(sound) for sound in (first, second)]
         count = min(map(len, frames))
         difference = _DECIBELS * (frames[0][:count] - frames[1][:count])
         return float(difference.double().square().mean(1).sqrt().mean())
 
-    # -- codes --------------------------------------------------------------------------------------------------
-
     def fit(self, values: Sequence[Tensor]) -> None:
-        """Finds the codebooks by k-means, level by level, or loads them from the cache."""
+        """Find the codebooks by k-means, level by level, or load them from the cache."""
         options = (self.levels, self.count, self.mels, self.window_ms, self.hop_ms, self.rate, self.codes_seed)
         lengths = torch.tensor([len(sound) for sound in values])
         contents: list[Tensor | str] = [torch.cat(list(values)), lengths, f"{options}", torch.__version__]
@@ -173,8 +180,9 @@ class AudioVQ(SoundTokenizer):
         self._books = torch.stack(books)
 
     def quantize(self, frames: Tensor) -> Tensor:
-        """Return the codes (F, L) int64 of frames (F, mels), each level of what those before it leave."""
-        codes, rest = [], frames
+        """Return the codes (F, L) int64 of frames (F, mels), each level for the remainder of the levels before it."""
+        codes = []
+        rest = frames
         for book in self._fitted():
             codes.append(nearest(rest, book))
             rest = rest - book[codes[-1]]
@@ -183,28 +191,32 @@ class AudioVQ(SoundTokenizer):
     def encode(self, values: Tensor) -> Tensor:
         """Return the codes of the frames of sounds (B, T) int16, level by level within a frame: (B, F L)."""
         codes = torch.stack([self.quantize(self.frames(sound)) for sound in values])  # (B, F, L)
-        return (codes + self.count * torch.arange(self.levels)).flatten(1)
+        return (codes + self.count * torch.arange(self.levels)).flatten(1)  # (B, F L)
 
     def decode(self, token_ids: Tensor) -> Tensor:
         """Return the sounds (B, T) of token ids (B, N).
 
-        Each code of the first level begins a frame; a code that is not of the level after the one before it, which no
-        encoded sound has, is left out.
+        Each code of the first level begins a frame. A code of any other level than the next one is left out: no encoded
+        sound has it.
         """
         return pad_sequence([self._decode(sequence) for sequence in token_ids.tolist()], batch_first=True)
 
     def _decode(self, token_ids: list[int]) -> Tensor:
-        books, frames, level = self._fitted(), list[Tensor](), 0
+        books = self._fitted()
+        frames: list[Tensor] = []
+        last_level = 0
         for token_id in token_ids:
-            own, code = divmod(token_id, self.count)
-            if own == 0:
+            level, code = divmod(token_id, self.count)
+            if level == 0:
                 frames.append(books[0, code])
-            elif frames and own == level + 1 < self.levels:
-                frames[-1] = frames[-1] + books[own, code]
+            elif frames and level == last_level + 1 < self.levels:
+                frames[-1] = frames[-1] + books[level, code]
             else:
                 continue
-            level = own
-        return self.sound(torch.stack(frames)) if frames else torch.zeros(0, dtype=torch.int16)
+            last_level = level
+        if not frames:
+            return torch.zeros(0, dtype=torch.int16)
+        return self.sound(torch.stack(frames))
 
     def start(self, classes: Tensor) -> Tensor:
         """Return the start token of every sound, (B,)."""
@@ -214,10 +226,11 @@ class AudioVQ(SoundTokenizer):
         """Return the codebooks as base64 of float32."""
         if self._books is None:
             return {}
-        return {"shape": list(self._books.shape), "float32": base64.b64encode(self._books.numpy().tobytes()).decode()}
+        data = base64.b64encode(self._books.numpy().tobytes()).decode()
+        return {"shape": list(self._books.shape), "float32": data}
 
     def load_state(self, state: TokenizerState) -> None:
-        """Restores a `state`. Raises ValueError if it is damaged, or of other options."""
+        """Restore a `state`. Raises ValueError if it is damaged, or of other options."""
         self._books = None
         if not state:
             return
@@ -239,9 +252,6 @@ class AudioVQ(SoundTokenizer):
         return self._books
 
 
-# A sound from the magnitudes of its short-time spectrum, whose phases are not known.
-
-
 def spectrum(samples: Tensor, window: Tensor, hop: int) -> Tensor:
     """Return the complex spectrum (B, W // 2 + 1, F) of samples (B, T): window f is centred on sample f hop.
 
@@ -251,7 +261,7 @@ def spectrum(samples: Tensor, window: Tensor, hop: int) -> Tensor:
 
 
 def griffin_lim(magnitudes: Tensor, window: Tensor, hop: int, rounds: int = ROUNDS) -> Tensor:
-    """Return samples (B, (F - 1) hop) whose spectrum has about these magnitudes (B, W // 2 + 1, F).
+    """Return samples (B, (F - 1) hop) with about these magnitudes of their spectrum (B, W // 2 + 1, F).
 
     The first phases are drawn from a fixed seed, so that the same magnitudes always sound the same. A single frame has
     no samples around it that others share, and gives none.
@@ -271,17 +281,18 @@ def griffin_lim(magnitudes: Tensor, window: Tensor, hop: int, rounds: int = ROUN
 
 
 def _inverse(target: Tensor, window: Tensor, hop: int, length: int) -> Tensor:
-    """The samples (B, T) whose spectrum is nearest to a target, by the sum of squares."""
+    """Return the samples (B, T) with the spectrum nearest to a target, by the sum of squares."""
     return torch.istft(target, len(window), hop, window=window, length=length)
 
 
 def powers_of_bands(bands: Tensor, filters: Tensor, rounds: int = _BAND_ROUNDS) -> Tensor:
-    """Return powers (..., frequencies) that are not negative and have about these bands (..., M).
+    """Return non-negative powers (..., frequencies) with about these bands (..., M).
 
     filters: (M, frequencies), not negative
     """
     powers = bands.mean(-1, keepdim=True).expand(*bands.shape[:-1], filters.shape[1]).clamp_min(_SMALLEST)
-    wanted, gram = bands @ filters, filters.T @ filters
-    for _ in range(rounds):
-        powers = powers * wanted / (powers @ gram).clamp_min(_SMALLEST)
+    projected = bands @ filters  # (..., frequencies)
+    gram = filters.T @ filters
+    for _ in range(rounds):  # factors are not negative, so neither are powers (Lee and Seung)
+        powers = powers * projected / (powers @ gram).clamp_min(_SMALLEST)
     return powers

@@ -4,7 +4,7 @@ Source: Sennrich et al. 2016, Neural Machine Translation of Rare Words with Subw
     Radford et al. 2019 (GPT-2), for bytes in place of characters.
 Reference: Hugging Face tokenizers, models.BPE with ByteLevel
 
-Every text can be encoded and decoded: what no merge covers stays bytes. Merges are learned on the training
+Every text can be encoded and decoded: bytes that no merge covers stay bytes. Merges are learned on the training
 split only and cached in BLOCKYARD_CACHE (or the platform's cache folder) under a hash of that text, the
 vocabulary size and the library's version.
 """
@@ -44,10 +44,11 @@ class BPE(LookupTokenizer, TextTokenizer):
 
     def spec(self, data: DataSpec) -> TokenSpec:
         """Return one token per merged run of bytes."""
-        return text_tokens(data, self._trained.get_vocab_size() if self._trained else self.vocab_size, self.scale)
+        size = self._trained.get_vocab_size() if self._trained else self.vocab_size
+        return text_tokens(data, size, self.scale)
 
     def fit(self, texts: Iterable[str]) -> None:
-        """Learns the merges, or loads them from the cache."""
+        """Learn the merges, or load them from the cache."""
         import tokenizers
 
         texts = list(texts)
@@ -71,10 +72,12 @@ class BPE(LookupTokenizer, TextTokenizer):
 
     def state(self) -> TokenizerState:
         """Return the merges in the library's own format."""
-        return {"tokenizer": json.loads(self._trained.to_str())} if self._trained else {}
+        if self._trained is None:
+            return {}
+        return {"tokenizer": json.loads(self._trained.to_str())}
 
     def load_state(self, state: TokenizerState) -> None:
-        """Restores a `state`. Raises ValueError if it is damaged."""
+        """Restore a `state`. Raises ValueError if it is damaged."""
         from tokenizers import Tokenizer
 
         try:
@@ -84,7 +87,9 @@ class BPE(LookupTokenizer, TextTokenizer):
 
     def to_tokenizers(self) -> Trained | None:
         """Return a copy; None before `fit`."""
-        return None if self._trained is None else type(self._trained).from_str(self._trained.to_str())
+        if self._trained is None:
+            return None
+        return type(self._trained).from_str(self._trained.to_str())
 
     def _fitted(self) -> Trained:
         if self._trained is None:

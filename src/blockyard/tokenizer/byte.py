@@ -29,7 +29,7 @@ class Byte(LookupTokenizer, TextTokenizer):
         return text_tokens(data, 256, self.scale)
 
     def fit(self, texts: Iterable[str]) -> None:
-        """Does nothing: the vocabulary is fixed."""
+        """Do nothing: the vocabulary is fixed."""
 
     def encode(self, text: str) -> list[int]:
         """Return one token id per byte."""
@@ -40,7 +40,7 @@ class Byte(LookupTokenizer, TextTokenizer):
         return bytes(token_ids).decode("utf-8", errors="replace")
 
     def to_tokenizers(self) -> tokenizers.Tokenizer:
-        """Return byte-level pair encoding without a pair."""
+        """Return byte-level pair encoding without merges."""
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
         hidden = [byte for byte in range(256) if byte not in _SHOWN]

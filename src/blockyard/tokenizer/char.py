@@ -3,8 +3,8 @@
 Source: Karpathy 2015, The Unreasonable Effectiveness of Recurrent Neural Networks (char-rnn).
 Reference: nanoGPT data/shakespeare_char/prepare.py
 
-Before `fit` the vocabulary size is given as `max_symbols`, its upper bound; afterwards it is that of the
-training split.
+Before `fit` the vocabulary size is `max_symbols`, its upper bound. Afterwards it is the number of characters of the
+training split, plus one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from blockyard.tokenizer._lookup import REPLACEMENT, UNKNOWN, LookupTokenizer, c
 if TYPE_CHECKING:
     import tokenizers
 
-_LONG = 200  # characters from which a table of NumPy's is faster than a dict
+_LONG = 200  # from so many characters on a NumPy table is faster than a dict
 
 
 @dataclass(kw_only=True, eq=False)
@@ -31,7 +31,7 @@ class Char(LookupTokenizer, TextTokenizer):
     """Characters of the training split, sorted; all others are token id 0, decoded to U+FFFD.
 
     Options:
-        max_symbols: maximum vocabulary, including the unknown token, which stands for rarer characters
+        max_symbols: maximum vocabulary, including the unknown token, for rarer characters
     """
 
     max_symbols: Vocabulary = 256
@@ -41,15 +41,16 @@ class Char(LookupTokenizer, TextTokenizer):
 
     def spec(self, data: DataSpec) -> TokenSpec:
         """Return one token per character."""
-        return text_tokens(data, len(self._text) if self._fitted else self.max_symbols, self.scale)
+        size = len(self._text) if self._fitted else self.max_symbols
+        return text_tokens(data, size, self.scale)
 
     def fit(self, texts: Iterable[str]) -> None:
-        """Keeps the most frequent characters; ties go to the lower code points."""
+        """Keep the most frequent characters. Ties go to the lower code points."""
         counts = Counter[str]()
         for text in texts:
             counts.update(text)
         if len(counts) >= self.max_symbols:
-            # A vocabulary of words is truncated by design; one of characters should be complete.
+            # A vocabulary of words is truncated by design, while a vocabulary of characters should be complete.
             lost = len(counts) - self.max_symbols + 1
             warnings.warn(
                 f"{lost} of {len(counts)} characters become the unknown token; "
@@ -84,13 +85,13 @@ class Char(LookupTokenizer, TextTokenizer):
         return {"symbols": "".join(self._text[1:])} if self._fitted else {}
 
     def load_state(self, state: TokenizerState) -> None:
-        """Restores a `state`. Raises ValueError if it is damaged."""
+        """Restore a `state`. Raises ValueError if it is damaged."""
         characters = state.get("symbols", "" if not state else None)
         if not isinstance(characters, str):
             raise ValueError("not the saved state of a char tokenizer: symbols is not text")
         self._fitted = bool(state)
         self._text = [REPLACEMENT, *characters]
         self._ids = {text: token_id for token_id, text in enumerate(self._text) if token_id != UNKNOWN}
-        # By code point, the last of which stands for all that are higher.
+        # By code point. The last entry is for all higher ones.
         self._table = np.full(max(map(ord, self._ids), default=0) + 2, UNKNOWN)
         self._table[[ord(text) for text in self._ids]] = list(self._ids.values())

@@ -21,7 +21,7 @@ from blockyard.weight_init import Init
 
 
 class Columns(Tokenizer):
-    """One token per column, without an order: b_c tells columns apart."""
+    """One token per column, without an order. The vector b_c identifies the column."""
 
     modality = "vector"
     axes = 0
@@ -36,12 +36,12 @@ class Columns(Tokenizer):
         return TokenSpec((), count=data.shape[0])
 
     def embedder(self, ctx: Context) -> ColumnEmbedder:
-        """Builds the vectors of the columns."""
+        """Build the vectors of the columns."""
         return ColumnEmbedder(ctx)
 
 
 class ColumnEmbedder(Embedder):
-    """Numbers to tokens, each column with vectors of its own: forward(inputs) -> x (B, C, D), Seq."""
+    """Numbers to tokens, with two vectors for each column: forward(inputs) -> x (B, C, D), Seq."""
 
     # Not maps but vectors, one for each column, although they are stored together.
     no_weight_decay: ClassVar[frozenset[str]] = frozenset({"weight", "bias"})
@@ -52,21 +52,22 @@ class ColumnEmbedder(Embedder):
 
     def __init__(self, ctx: Context) -> None:
         super().__init__()
-        self.std, self.columns = ctx.input_std, ctx.tokens.max_len
+        self.std = ctx.input_std
+        self.columns = ctx.tokens.max_len
         self.weight = nn.Parameter(torch.empty(self.columns, ctx.dim))
         self.bias = nn.Parameter(torch.empty(self.columns, ctx.dim))
         self.register_buffer("index", torch.arange(self.columns), persistent=False)
         self.register_buffer("coords", torch.zeros(1, self.columns, 0), persistent=False)
 
     def init_weights(self, init: Init) -> None:
-        """Normal, as other vectors that enter the stream."""
+        """Draw normal vectors, as large as others that enter the stream."""
         init.normal("weight", self.std)
         init.normal("bias", self.std)
 
     def forward(
         self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None, start: int = 0
     ) -> tuple[Tensor, Seq]:
-        """Numbers (B, C), NaN where one is missing -> x (B, C, D), Seq. Raises ValueError for another shape."""
+        """Numbers (B, C), NaN for missing ones -> x (B, C, D), Seq. Raises ValueError for another shape."""
         if lengths is not None or segment is not None or start:
             raise ValueError("a vector is one full set of tokens; omit lengths, segment and cache")
         if inputs.ndim != 2 or inputs.shape[1] != self.columns:

@@ -28,8 +28,8 @@ class ConvPatch(Tokenizer):
 
     Options:
         size: side of a token in pixels, a power of two; must divide height and width, unless `pad` adds pixels
-        pad: add zeros until it does: below and on the right (right), or all around (centre), the odd pixel below and
-            on the right; none refuses such images
+        pad: add zeros until it does: below and on the right (right), or all around (centre), an odd pixel below and on
+            the right; none refuses such images
     """
 
     modality = "image"
@@ -45,12 +45,12 @@ class ConvPatch(Tokenizer):
         return replace(patch_grid(data, self.size, "tokenizer.size", self.pad), causal=False)
 
     def embedder(self, ctx: Context) -> ConvPatchEmbedder:
-        """Builds the convolutions."""
+        """Build the convolutions."""
         return ConvPatchEmbedder(ctx, self.size, self.pad)
 
 
 class ConvPatchEmbedder(GridEmbedder):
-    """Stride-2 convolutions whose channels double up to D, then a projection."""
+    """Stride-2 convolutions with channels that double up to D, then a projection."""
 
     def __init__(self, ctx: Context, size: int, pad: Pad = "none") -> None:
         super().__init__(ctx, size, pad)
@@ -59,6 +59,7 @@ class ConvPatchEmbedder(GridEmbedder):
         layers: list[nn.Module] = []
         for in_channels, out_channels in pairwise(widths):
             convolution = nn.Conv2d(in_channels, out_channels, 3, stride=2, padding=1, bias=False)
+            # The first convolution reads pixels: its inputs do not grow with the width of the model.
             with_roles(convolution, weight="hidden" if layers else "input")
             layers += [convolution, nn.BatchNorm2d(out_channels), nn.ReLU()]
         self.stem = nn.Sequential(*layers)

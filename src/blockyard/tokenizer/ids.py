@@ -3,7 +3,7 @@
 Source: Bengio et al. 2003, A Neural Probabilistic Language Model, for the embedding table
 Reference: torch.nn.Embedding
 
-For data=tokens, whose files or options give the vocabulary. Prompts and generated texts are numbers.
+For data=tokens: its files or options give the vocabulary. Prompts and generated texts are numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Ids(LookupTokenizer, TextTokenizer):
     learns: ClassVar[bool] = False
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Return one token per id. Raises ValueError for data that has no ids, or no number of them."""
+        """Return one token per id. Raises ValueError for data without token ids, or without their number."""
         if data.vocabulary is None:
             raise ValueError(
                 "tokenizer=ids reads token ids, and the data gives no number of them; set data.vocabulary=N of "
@@ -32,7 +32,7 @@ class Ids(LookupTokenizer, TextTokenizer):
         return text_tokens(data, data.vocabulary, self.scale)
 
     def fit(self, texts: Iterable[str]) -> None:
-        """Raise UserError: there are no texts to read."""
+        """Raise UserError: the data gives texts in place of token ids."""
         raise UserError("tokenizer=ids reads token ids (data=tokens), this data gives texts; use another tokenizer")
 
     def encode(self, text: str) -> list[int]:

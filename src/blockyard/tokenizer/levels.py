@@ -24,7 +24,7 @@ class Levels(ImageTokens):
     """One token per pixel of gray images, the start token before them.
 
     Options:
-        levels: gray levels that remain of those of the data, in steps of equal size; null keeps all
+        levels: number of gray levels that the levels of the data are reduced to, in steps of equal size; null keeps all
     """
 
     unit: ClassVar[str] = "dim"
@@ -59,10 +59,10 @@ class Levels(ImageTokens):
         return self.layout(data, (height, width), self.kept or data.levels)
 
     def fit(self, images: Tensor) -> None:
-        """Does nothing: levels are not learned."""
+        """Do nothing: levels are not learned."""
 
     def encode_cells(self, images: Tensor) -> Tensor:
-        """Return the level of each pixel, of those that remain: (B, N)."""
+        """Return the reduced level of each pixel: (B, N)."""
         return (images.long() * self.codes // self.levels).flatten(1)
 
     def decode_cells(self, token_ids: Tensor) -> Tensor:

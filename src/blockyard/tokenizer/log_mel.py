@@ -8,7 +8,7 @@ Equation: S_mt = log10 max(sum_f F_mf |rfft(hann samples_t)|_f^2, 1e-10), cut of
     then (S + 4) / 4
 Cost: O(T log window) time for the spectrogram, O(frames D^2) for the convolutions
 
-    samples   |--window--|            25 ms, of which only whole ones count
+    samples   |--window--|            25 ms; only whole windows count
                  |--window--|         one every 10 ms
     frames    m m m m m m m m         a column of `mels` numbers each
     tokens    x   x   x   x           subsample 2: 20 ms each
@@ -38,10 +38,10 @@ class LogMel(Tokenizer):
     Options:
         mels: bands of frequencies, evenly spaced on the mel scale up to half the sampling rate
         window_ms: length of a window in milliseconds
-        hop_ms: from one window to the next, in milliseconds
+        hop_ms: distance from one window to the next in milliseconds
         subsample: windows from one token to the next
-        mask_bands: in training, two masks hide up to so many neighbouring bands each
-        mask_frames: in training, two masks hide up to so many windows each
+        mask_bands: largest number of neighbouring bands that each of two masks hides in training
+        mask_frames: largest number of windows that each of two masks hides in training
     """
 
     modality = "audio"
@@ -59,28 +59,34 @@ class LogMel(Tokenizer):
     ) -> None:
         if mask_bands > mels:
             raise ValueError(f"tokenizer.mask_bands={mask_bands} is more than all of tokenizer.mels={mels}")
-        self.mels, self.window_ms, self.hop_ms, self.subsample = mels, window_ms, hop_ms, subsample
-        self.mask_bands, self.mask_frames = mask_bands, mask_frames
+        self.mels = mels
+        self.window_ms = window_ms
+        self.hop_ms = hop_ms
+        self.subsample = subsample
+        self.mask_bands = mask_bands
+        self.mask_frames = mask_frames
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Return one token every `subsample` windows. Raises ValueError where a window or a band holds nothing."""
+        """Return one token every `subsample` windows. Raises ValueError for an empty window or band."""
         window, hop = self.window(data)
-        mel_filters(window, self.mels, check_audio(data)[1])
+        _, rate = check_audio(data)
+        mel_filters(window, self.mels, rate)  # refuses empty bands
         return audio_tokens(data, ((window, hop, 0), (3, self.subsample // 2, 2), (3, 2, 2)))
 
     def window(self, data: DataSpec) -> tuple[int, int]:
-        """Return the samples of a window, and from one to the next."""
+        """Return the samples of a window, and from one window to the next."""
         return window_samples(data, self.window_ms, self.hop_ms)
 
     def embedder(self, ctx: Context) -> LogMelEmbedder:
-        """Builds the convolutions."""
+        """Build the convolutions."""
         return LogMelEmbedder(ctx, self)
 
 
 def window_samples(data: DataSpec, window_ms: float, hop_ms: float) -> tuple[int, int]:
-    """Return the samples of a window, and from one to the next. Raises ValueError where these are too few."""
-    rate = check_audio(data)[1]
-    window, hop = (round(rate * length / 1000) for length in (window_ms, hop_ms))
+    """Return the samples of a window, and from one window to the next. Raises ValueError for too few."""
+    _, rate = check_audio(data)
+    window = round(rate * window_ms / 1000)
+    hop = round(rate * hop_ms / 1000)
     if window < 2 or hop < 1:
         raise ValueError(
             f"tokenizer.window_ms={window_ms:g} and tokenizer.hop_ms={hop_ms:g} are {window} and {hop} "
@@ -98,7 +104,8 @@ class LogMelEmbedder(AudioEmbedder):
     def __init__(self, ctx: Context, options: LogMel) -> None:
         super().__init__(ctx)
         (self.window, self.hop, _), first, second = self.stages
-        self.mask_bands, self.mask_frames = options.mask_bands, options.mask_frames
+        self.mask_bands = options.mask_bands
+        self.mask_frames = options.mask_frames
         assert ctx.data.rate is not None
         self.register_buffer("hann", hann(self.window), persistent=False)
         self.register_buffer("filters", mel_filters(self.window, options.mels, ctx.data.rate), persistent=False)
@@ -112,16 +119,17 @@ class LogMelEmbedder(AudioEmbedder):
         x = log_mel(samples, self.hann, self.hop, self.filters, lengths)  # (B, mels, frames)
         if self.training:
             x = x * spared(x, 1, self.mask_bands) * spared(x, 2, self.mask_frames)
+        # The second window of a stage may reach behind the end of a recording: each stage masks its outputs.
         for conv in (self.conv1, self.conv2):
-            x, lengths = F.gelu(conv(x)), windows_of(lengths, conv.stage)
-            x = mask(x, lengths)
-        return x
+            lengths = windows_of(lengths, conv.stage)
+            x = mask(F.gelu(conv(x)), lengths)
+        return x  # (B, D, N)
 
 
 def spared(x: Tensor, axis: int, widest: int) -> Tensor | float:
-    """Return zeros and ones that broadcast to x (B, mels, F): two runs of zeros up to `widest` long along an axis.
+    """Return zeros and ones that broadcast to x (B, mels, F), with two runs of up to `widest` zeros along an axis.
 
-    Drawn from torch's generator, like dropout; 1 where nothing is to be hidden.
+    They are drawn from torch's generator, like dropout. A `widest` of 0 returns 1.
     """
     if not widest:
         return 1.0
@@ -136,13 +144,15 @@ def spared(x: Tensor, axis: int, widest: int) -> Tensor | float:
 def log_mel(samples: Tensor, window: Tensor, hop: int, filters: Tensor, frames: Tensor | None = None) -> Tensor:
     """Return Whisper's features (B, mels, F) of samples (B, T), zero behind the last of `frames` (B,).
 
-    window: (W,); filters: (mels, W // 2 + 1). In full precision, because powers have a large range.
+    window: (W,)
+    filters: (mels, W // 2 + 1)
     """
+    # Powers have a range beyond half precision.
     with full_precision(samples):
         spectrum = torch.fft.rfft(samples.to(window.dtype).unfold(1, len(window), hop) * window)  # (B, F, W // 2 + 1)
         power = spectrum.real.square() + spectrum.imag.square()
         logs = (power @ filters.T).clamp_min(1e-10).log10().transpose(1, 2)  # (B, mels, F)
-    if frames is not None:  # the largest of the recording itself, and not of silence behind it
+    if frames is not None:  # the largest value of the recording itself, without the silence behind it
         inside = torch.arange(logs.shape[2], device=logs.device) < frames[:, None]
         largest = logs.masked_fill(~inside[:, None], -10.0).amax((1, 2), keepdim=True)
     else:
@@ -160,9 +170,10 @@ def mel_filters(window: int, mels: int, rate: int) -> Tensor:
 
     Source: Slaney 1998, Auditory Toolbox, linear up to 1 kHz and logarithmic above; each triangle has an area of one
     Reference: transformers.audio_utils.mel_filter_bank(norm="slaney", mel_scale="slaney")
-    Raises ValueError where a triangle lies between two frequencies.
+    Raises ValueError if a triangle lies between two frequencies.
     """
-    linear, log_step = 200 / 3, math.log(6.4) / 27
+    linear = 200 / 3  # Hz of a mel below 1 kHz
+    log_step = math.log(6.4) / 27  # logarithm of the ratio of two mels above
 
     def mel(hertz: float) -> float:
         return hertz / linear if hertz < 1000 else 15 + math.log(hertz / 1000) / log_step

@@ -3,7 +3,7 @@
 Source: Ying et al. 2021, Do Transformers Really Perform Bad for Graph Representation? (Graphormer, arXiv 2106.05234),
     section 3.1.1 for degrees (centrality encoding, eq. 5)
 Reference: microsoft/Graphormer, graphormer/modules/graphormer_layers.py, GraphNodeFeature
-Equation: x_i = sum_c table_c[code_c(i)], plus degrees[min(degree(i), max_degree)] where max_degree is set
+Equation: x_i = sum_c table_c[code_c(i)], plus degrees[min(degree(i), max_degree)] if max_degree is set
 Cost: O(N D) for each column
 
     node      columns: 6 3 0            code 0 stands for a value that the training split does not have
@@ -37,7 +37,7 @@ Degree = Annotated[int, Ge(1), Le(255), Because("degrees are kept as bytes")]
 
 
 class Nodes(GraphTokenizer):
-    """Learns which values each column of nodes has, and which combinations of values edges have.
+    """Learns the values of each column of nodes, and the combinations of values of edges.
 
     Options:
         max_degree: add a vector of the node's degree, shared by all degrees from this one on; null adds none
@@ -52,12 +52,12 @@ class Nodes(GraphTokenizer):
         if data.modality != "graph":
             raise ValueError(f"tokenizer=nodes reads graphs, the data gives {data.things}")
         nodes, columns = data.shape
-        values = len(self._edges) if self._fitted else MOST
-        codes = (
-            tuple(len(values_of_column) + 1 for values_of_column in self._nodes)
-            if self._fitted
-            else (MOST + 1,) * (columns - 1)
-        )
+        if self._fitted:
+            values = len(self._edges)
+            codes = tuple(len(column) + 1 for column in self._nodes)
+        else:
+            values = MOST
+            codes = (MOST + 1,) * (columns - 1)
         if data.pairs is None:
             raise ValueError("tokenizer=nodes needs graphs with a distance for each pair of nodes (DataSpec.pairs)")
         return TokenSpec(
@@ -69,11 +69,11 @@ class Nodes(GraphTokenizer):
         )
 
     def embedder(self, ctx: Context) -> NodeEmbedder:
-        """Builds the tables."""
+        """Build the tables."""
         return NodeEmbedder(ctx, self.max_degree)
 
     def fit(self, nodes: Tensor, edges: Tensor) -> None:
-        """Keeps the sorted values of each column of nodes (n, C), and the sorted distinct rows of edges (m, E).
+        """Keep the sorted values of each column of nodes (n, C), and the sorted distinct rows of edges (m, E).
 
         Raises ValueError for a column with more values than a byte counts.
         """
@@ -87,7 +87,7 @@ class Nodes(GraphTokenizer):
         self.load_state({"nodes": columns, "edges": kinds})
 
     def encode_nodes(self, nodes: Tensor) -> Tensor:
-        """Return codes (n, C): the rank of each value from 1, or 0 where the training split lacks it."""
+        """Return codes (n, C): the rank of each value from 1, or 0 for values that the training split lacks."""
         codes = torch.zeros_like(nodes)
         for column, values in enumerate(self._nodes):
             codes[:, column] = _rank(nodes[:, column].contiguous(), torch.tensor(values, dtype=torch.int64))
@@ -107,11 +107,14 @@ class Nodes(GraphTokenizer):
         return {"nodes": self._nodes, "edges": self._edges} if self._fitted else {}
 
     def load_state(self, state: TokenizerState) -> None:
-        """Restores a `state`. Raises ValueError if it is damaged."""
-        nodes, edges = state.get("nodes", []), state.get("edges", [])
+        """Restore a `state`. Raises ValueError if it is damaged."""
+        nodes = state.get("nodes", [])
+        edges = state.get("edges", [])
         if state and not (state.keys() == {"nodes", "edges"} and _numbers(nodes) and _numbers(edges)):
             raise ValueError("not the saved state of tokenizer=nodes: nodes and edges are lists of whole numbers")
-        self._fitted, self._nodes, self._edges = bool(state), nodes, edges
+        self._fitted = bool(state)
+        self._nodes = nodes
+        self._edges = edges
 
 
 class NodeEmbedder(Embedder):
@@ -125,7 +128,9 @@ class NodeEmbedder(Embedder):
         assert ctx.tokens.codes is not None
         sizes = ctx.tokens.codes[:-1]  # the last column is the degree
         self.columns = len(sizes)
-        self.max_degree, self.std = max_degree, ctx.input_std / (self.columns + (max_degree is not None) or 1) ** 0.5
+        self.max_degree = max_degree
+        summed = self.columns + (max_degree is not None)  # vectors of a node
+        self.std = ctx.input_std / max(summed, 1) ** 0.5
         starts = torch.tensor([0, *sizes]).cumsum(0)
         # A copy, because torch.export cannot save an empty view of a tensor that is not empty.
         self.register_buffer("starts", starts[:-1].clone(), persistent=False)  # (C,), first rows of each column's table
@@ -134,7 +139,7 @@ class NodeEmbedder(Embedder):
         self.degrees = None if max_degree is None else nn.Parameter(torch.empty(max_degree + 1, ctx.dim))
 
     def init_weights(self, init: Init) -> None:
-        """Normal vectors, whose sum has the standard deviation of a token."""
+        """Draw normal vectors with a sum of the standard deviation of a token."""
         init.normal("codes", std=self.std)
         init.normal("degrees", std=self.std)
 
@@ -163,7 +168,7 @@ class NodeEmbedder(Embedder):
 
 
 def _rank(values: Tensor, sorted_values: Tensor) -> Tensor:
-    """The rank of each value among the sorted known ones from 1, or 0 where it is not known."""
+    """Return the rank of each value among the sorted known ones, from 1, or 0 for an unknown value."""
     if not len(sorted_values):
         return torch.zeros_like(values)
     at = torch.searchsorted(sorted_values, values).clamp(max=len(sorted_values) - 1)
@@ -171,7 +176,10 @@ def _rank(values: Tensor, sorted_values: Tensor) -> Tensor:
 
 
 def _numbers(columns: Any) -> bool:
-    """Whether it is a list of lists of whole numbers."""
-    return isinstance(columns, list) and all(
-        isinstance(column, list) and all(type(value) is int for value in column) for column in columns
-    )
+    """Return whether `columns` is a list of lists of whole numbers."""
+    if not isinstance(columns, list):
+        return False
+    for column in columns:
+        if not isinstance(column, list) or any(type(value) is not int for value in column):  # bool is an int too
+            return False
+    return True

@@ -26,8 +26,8 @@ class Patch(Tokenizer):
 
     Options:
         size: side of a patch in pixels; must divide height and width, unless `pad` adds pixels
-        pad: add zeros until it does: below and on the right (right), or all around (centre), the odd pixel below and
-            on the right; none refuses such images
+        pad: add zeros until it does: below and on the right (right), or all around (centre), an odd pixel below and on
+            the right; none refuses such images
     """
 
     modality = "image"
@@ -42,7 +42,7 @@ class Patch(Tokenizer):
         return patch_grid(data, self.size, "tokenizer.size", self.pad)
 
     def embedder(self, ctx: Context) -> PatchEmbedder:
-        """Builds the linear projection of flattened patches."""
+        """Build the linear projection of flattened patches."""
         return PatchEmbedder(ctx, self.size, self.pad)
 
 

@@ -7,8 +7,8 @@ Equation: code_n = argmin over k of |patch_n - c_k|^2
 Cost: that of a model over (height / size) x (width / size) tokens
 
 The centres are found on the training split only, by k-means over at most 100,000 of its patches, and cached in
-BLOCKYARD_CACHE (or the platform's cache folder) under a hash of those images and the options. What is lost between an
-image and its codes is the metric `reconstruction_mse`; bits per code of different codes do not compare.
+BLOCKYARD_CACHE (or the platform's cache folder) under a hash of the images and the options. The metric
+`reconstruction_mse` is the error between an image and its codes. Bits per code of different codes do not compare.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from blockyard.tokenizer._grid import patch_grid
 from blockyard.tokenizer._image_tokens import ImageTokens
 from blockyard.tokenizer._vq import kmeans, nearest
 
-LARGEST = 100_000  # patches that the centres are found on
+LARGEST = 100_000  # patches that the centres are found on, at most
 Codes = Annotated[int, Ge(2), Le(8192), Because("each is a row of the table and an output of the head")]
 FitSeed = Annotated[int, Ge(0), Le(2**32 - 1), Because("it seeds a generator")]
 
@@ -38,8 +38,8 @@ class PatchCodes(ImageTokens):
     Options:
         size: side of a patch in pixels; must divide height and width
         codes: number of codes
-        fit_seed: seed of the patches and centres that k-means starts from, so that runs of any seed have the same
-            codes; null: the run's seed, so that each seed has codes of its own
+        fit_seed: seed of the first patches and centres of k-means, so that runs of any seed have the same codes; null
+            is the run's seed, so that each seed has its own codes
     """
 
     unit: ClassVar[str] = "code"
@@ -54,33 +54,37 @@ class PatchCodes(ImageTokens):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.size, self.count, self.fit_seed = size, codes, fit_seed
+        self.size = size
+        self.count = codes
+        self.fit_seed = fit_seed
         self._centres: Tensor | None = None  # (K, C size size), from 0 to 1
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Return one token per patch, on a grid with two axes. Raises ValueError where `size` does not divide it."""
+        """Return one token per patch, on a grid with two axes. Raises ValueError unless `size` divides both sides."""
         if data.levels is None:
             raise ValueError("tokenizer=patch_codes reads gray levels, and this data gives images without them")
         rows, columns = patch_grid(data, self.size, "tokenizer.size").grid
-        self.shape, self.rows = data.shape, rows
+        self.shape = data.shape
+        self.rows = rows
         return self.layout(data, (rows, columns), self.count)
 
     def fit(self, images: Tensor) -> None:
-        """Finds the centres by k-means, or loads them from the cache."""
+        """Find the centres by k-means, or load them from the cache."""
         options = f"{self.size} {self.count} {self.codes_seed}"
         fit_once(self, "patch_codes", [images, options], lambda: self._learn(images))
 
     def _learn(self, images: Tensor) -> None:
         patches = self._patches(images)
         generator = torch.Generator().manual_seed(mix("patch codes", self.count, self.codes_seed))
-        if len(patches) > LARGEST:
+        if len(patches) > LARGEST:  # k-means costs the product of patches and codes in every round
             patches = patches[torch.randperm(len(patches), generator=generator)[:LARGEST]]
         centres = kmeans(patches, self.count, generator)
         self._centres = centres[centres.mean(1).argsort(stable=True)]  # from dark to bright
 
     def _patches(self, images: Tensor) -> Tensor:
-        """Images (n, C, height, width) uint8 -> patches (n rows columns, C size size) from 0 to 1."""
-        channels, size = self.shape[0], self.size
+        """Return the patches (n rows columns, C size size), from 0 to 1, of images (n, C, height, width) uint8."""
+        channels = self.shape[0]
+        size = self.size
         cut = images.unflatten(3, (-1, size)).unflatten(2, (-1, size))  # (n, C, rows, size, columns, size)
         flat = cut.permute(0, 2, 4, 1, 3, 5).reshape(-1, channels * size * size)
         return flat.float() / (self.levels - 1)
@@ -92,10 +96,11 @@ class PatchCodes(ImageTokens):
 
     def decode_cells(self, token_ids: Tensor) -> Tensor:
         """Return the centres side by side, in gray levels of the data: (B, C, height, width)."""
-        channels, size = self.shape[0], self.size
+        channels = self.shape[0]
+        size = self.size
         patches = self._fitted().to(token_ids.device)[token_ids]  # (B, N, C size size)
         cells = patches.view(len(token_ids), self.rows, -1, channels, size, size)
-        images = cells.permute(0, 3, 1, 4, 2, 5).reshape(-1, *self.shape)
+        images = cells.permute(0, 3, 1, 4, 2, 5).reshape(-1, *self.shape)  # (B, C, height, width)
         return (images * (self.levels - 1)).round().clamp(0, self.levels - 1).to(torch.uint8)
 
     def state(self) -> TokenizerState:
@@ -103,7 +108,7 @@ class PatchCodes(ImageTokens):
         return {} if self._centres is None else {"codes": self._centres.double().tolist()}
 
     def load_state(self, state: TokenizerState) -> None:
-        """Restores a `state`. Raises ValueError if it is damaged, or of other options."""
+        """Restore a `state`. Raises ValueError if it is damaged, or of other options."""
         self._centres = None
         if not state:
             return

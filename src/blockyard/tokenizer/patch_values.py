@@ -42,18 +42,21 @@ class PatchValues(ImageTokens):
         self.size = size
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Return one token per patch, on a grid with two axes. Raises ValueError where `size` does not divide it."""
+        """Return one token per patch, on a grid with two axes. Raises ValueError unless `size` divides both sides."""
         if data.levels is None:
             raise ValueError("tokenizer=patch_values reads gray levels, and this data gives images without them")
         patches = patch_grid(data, self.size, "tokenizer.size")
-        (rows, columns), patch = patches.grid, patches.patch
+        rows, columns = patches.grid
+        patch = patches.patch
         assert patch is not None
-        self.shape, self.rows, self.item = data.shape, rows, (math.prod(patch),)
+        self.shape = data.shape
+        self.rows = rows
+        self.item = (math.prod(patch),)
         layout = self.layout(data, (rows, columns), data.levels)
         return replace(layout, vocabulary=None, predicted=None, patch=patch)
 
     def fit(self, images: Tensor) -> None:
-        """Does nothing: levels are not learned."""
+        """Do nothing: levels are not learned."""
 
     def encode_cells(self, images: Tensor) -> Tensor:
         """Return the levels of each patch: (B, N, V)."""
@@ -61,20 +64,20 @@ class PatchValues(ImageTokens):
         return cut.permute(0, 2, 4, 1, 3, 5).reshape(len(images), -1, *self.item).long()
 
     def decode_cells(self, token_ids: Tensor) -> Tensor:
-        """Return the patches (B, N, V) side by side; of values between two levels, the lower one."""
+        """Return the patches (B, N, V) side by side. A value between two levels becomes the lower one."""
         cells = token_ids.view(len(token_ids), self.rows, -1, self.shape[0], self.size, self.size)
         images = cells.permute(0, 3, 1, 4, 2, 5).reshape(-1, *self.shape)
         return images.floor().clamp(0, self.levels - 1).to(torch.uint8)
 
     def embedder(self, ctx: Context) -> PatchValueEmbedder:
-        """Builds the linear projection of patches, and the vectors of start tokens."""
+        """Build the linear projection of patches, and the vectors of start tokens."""
         classes = ctx.data.classes if self.condition == "class" else 1
         assert classes is not None
         return PatchValueEmbedder(ctx, self.cells, self.levels, classes)
 
 
 class PatchValueEmbedder(StartedEmbedder):
-    """Projects patches (B, N, V) to D, and looks start tokens up."""
+    """Projects patches (B, N, V) to D, and looks start tokens up in a table."""
 
     def __init__(self, ctx: Context, cells: Tensor, levels: int, classes: int) -> None:
         assert ctx.tokens.patch is not None
@@ -86,6 +89,7 @@ class PatchValueEmbedder(StartedEmbedder):
 
     def vectors(self, inputs: Tensor) -> Tensor:
         """Levels (B, N, V) int64 -> (B, N, D)."""
+        # A start token has a value above every level, in place of a flag beside the values.
         number = inputs[..., 0] - self.levels  # (B, N), the class of a start token
         values = inputs.clamp_max(self.levels - 1) * (2 / (self.levels - 1)) - 1  # from -1 to 1
         patches = self.proj(values.to(self.proj.weight.dtype))  # (B, N, D)

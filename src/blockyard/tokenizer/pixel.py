@@ -28,5 +28,5 @@ class Pixel(Tokenizer):
         return patch_grid(data, 1, "tokenizer.size")
 
     def embedder(self, ctx: Context) -> PatchEmbedder:
-        """Builds the linear projection of the channels."""
+        """Build the linear projection of the channels."""
         return PatchEmbedder(ctx, 1)

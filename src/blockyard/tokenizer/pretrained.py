@@ -1,12 +1,12 @@
-"""A tokenizer from a file of Hugging Face's `tokenizers`: that of a pre-trained model, or one of your own.
+"""A tokenizer from a file of Hugging Face's `tokenizers`, of a pre-trained model or of your own.
 
 Source: the format `tokenizer.json` of Hugging Face's tokenizers
 Reference: tokenizers.Tokenizer.from_file
 
-The hash of the file's content and its vocabulary are written into the config as it is composed, and the hash is part of
-a run's identity; where the file lies is not. The whole tokenizer is saved with the run, which then needs the file no
-more. Special tokens that a post-processor would add around a text ([CLS], </s>) are not added, and texts are neither
-cut nor filled to a length that the file names.
+The hash of the file's content and its vocabulary are written into the config as it is composed. The hash is part of a
+run's identity, the path is not. The whole tokenizer is saved with the run, so that the run needs the file no more.
+Special tokens that a post-processor would add around a text ([CLS], </s>) are not added, and texts are neither cut nor
+filled to a length that the file names.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from blockyard.tokenizer._lookup import LookupTokenizer, text_tokens
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Trained
 
-_LARGEST = 200_000_000  # bytes of a file
+_LARGEST = 200_000_000  # bytes of a file, at most
 
 
 @dataclass(kw_only=True, eq=False)
 class Pretrained(LookupTokenizer, TextTokenizer):
-    """Token ids as a file says.
+    """Token ids of a tokenizer file.
 
     Options:
         path: a tokenizer.json
-        sha256: of the file's content; null reads it from the file, any other refuses a file with another
-        vocab_size: token ids of the model; null means those of the file, more are never predicted by a text
+        sha256: hash of the file's content; null reads it from the file; a file with another hash is refused
+        vocab_size: number of token ids of the model; null means the number of the file; further ids occur in no text
         mask_id: the token id that hides others from a model that fills them in; null adds one
-        start_id: the token id in front of what a decoder writes from a source; null adds one
-        end_id: the token id behind it; null adds one
+        start_id: the token id in front of a text that a decoder writes from a source; null adds one
+        end_id: the token id behind such a text; null adds one
     """
 
     incidental = frozenset({"path"})
@@ -62,16 +62,18 @@ class Pretrained(LookupTokenizer, TextTokenizer):
                 raise ValueError(f"tokenizer.{name}={value} is not below tokenizer.vocab_size={self.vocab_size}")
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """Return the tokens of a text. Raises ValueError where the vocabulary was never read from the file."""
+        """Return the tokens of a text. Raises ValueError if the vocabulary was never read from the file."""
         if self.vocab_size is None:
             raise ValueError(f"tokenizer.vocab_size is unknown: {self.path} was not read")
         tokens = text_tokens(data, self.vocab_size, self.scale)
         if tokens.start is not None and self.start_id is not None:
             tokens = replace(tokens, vocabulary=self.vocab_size, start=self.start_id, end=self.end_id)
-        return tokens if self.mask_id is None else replace(tokens, mask=self.mask_id)
+        if self.mask_id is not None:
+            tokens = replace(tokens, mask=self.mask_id)
+        return tokens
 
     def fit(self, texts: Iterable[str]) -> None:
-        """Reads the file. Raises UserError where it is missing, damaged or another than the config's."""
+        """Read the file. Raises UserError if it is missing, damaged, or has another hash than the config."""
         content, trained = read_tokenizer(self.path)
         actual = hashlib.sha256(content).hexdigest()
         if self.sha256 is not None and actual != self.sha256:
@@ -91,10 +93,12 @@ class Pretrained(LookupTokenizer, TextTokenizer):
 
     def state(self) -> TokenizerState:
         """Return the tokenizer in the library's own format."""
-        return {"tokenizer": json.loads(self._trained.to_str())} if self._trained else {}
+        if self._trained is None:
+            return {}
+        return {"tokenizer": json.loads(self._trained.to_str())}
 
     def load_state(self, state: TokenizerState) -> None:
-        """Restores a `state`. Raises ValueError if it is damaged."""
+        """Restore a `state`. Raises ValueError if it is damaged."""
         from tokenizers import Tokenizer
 
         try:
@@ -104,7 +108,9 @@ class Pretrained(LookupTokenizer, TextTokenizer):
 
     def to_tokenizers(self) -> Trained | None:
         """Return a copy; None before the file is read."""
-        return None if self._trained is None else type(self._trained).from_str(self._trained.to_str())
+        if self._trained is None:
+            return None
+        return type(self._trained).from_str(self._trained.to_str())
 
     def _read(self) -> Trained:
         if self._trained is None:
@@ -113,14 +119,14 @@ class Pretrained(LookupTokenizer, TextTokenizer):
 
 
 def _whole(tokenizer: Trained) -> Trained:
-    """The tokenizer without the length to which its file would cut or fill every text."""
+    """Return the tokenizer without a length to which it would cut or fill every text."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
 
 
 def read_tokenizer(path: str) -> tuple[bytes, Trained]:
-    """The content of a file and its tokenizer. Raises UserError where it is missing or damaged."""
+    """Return the content of a file and its tokenizer. Raises UserError if it is missing or damaged."""
     from tokenizers import Tokenizer
 
     where = Path(os.path.expanduser(path))

@@ -28,12 +28,12 @@ from blockyard.tokenizer._series import (
 
 
 class SeriesChannel(Tokenizer):
-    """One token per channel, without an order. Missing values are those before them.
+    """One token per channel, without an order. A missing value becomes the value before it.
 
     Options:
-        normalise: what is taken out of each history and put back into its prediction: its mean and standard
-            deviation (instance), its last value (last), or nothing (none); auto is none for series with a class each,
-            else instance
+        normalise: level and size of each history, taken out of it and put back into its prediction: its mean and
+            standard deviation (instance), its last value (last), or nothing (none); auto is none for series with a
+            class each, else instance
         project: map histories to model.dim with learned weights; without, model.dim is the length of the history
     """
 
@@ -44,14 +44,15 @@ class SeriesChannel(Tokenizer):
     same_values: ClassVar[dict[str, dict[str, str]]] = {"normalise": {"instance": "auto"}}
 
     def __init__(self, *, normalise: Normalise | Literal["auto"] = "auto", project: bool = True) -> None:
-        self.normalise, self.project = normalise, project
+        self.normalise = normalise
+        self.project = project
 
     def resolved(self, data: DataSpec) -> dict[str, Any]:
-        """The normalisation of this data."""
+        """Return the normalisation of this data, in place of `auto`."""
         return {"normalise": resolved_normalise(self.normalise, data)}
 
     def remarks(self, data: DataSpec) -> Iterator[str]:
-        """The normalisation of series with a class each."""
+        """Yield a sentence if the normalisation may hide the classes of series."""
         return remarks_on_classes(self.normalise, data)
 
     def spec(self, data: DataSpec) -> TokenSpec:
@@ -61,7 +62,7 @@ class SeriesChannel(Tokenizer):
         return TokenSpec((), count=channels)
 
     def embedder(self, ctx: Context) -> ChannelEmbedder:
-        """Builds the projection of histories. Raises ValueError without one for another width."""
+        """Build the projection of histories. Raises ValueError without one for another width."""
         return ChannelEmbedder(ctx, self.normalise, self.project)
 
 
@@ -75,5 +76,5 @@ class ChannelEmbedder(HistoryEmbedder):
     def forward(
         self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None, start: int = 0
     ) -> tuple[Tensor, Seq]:
-        """Histories (B, steps, C), NaN where a value is missing -> x (B, C, D), Seq with the scale taken out."""
+        """Histories (B, steps, C), NaN for missing values -> x (B, C, D), Seq with the scale taken out."""
         return self.embed(inputs, lengths, segment, start)

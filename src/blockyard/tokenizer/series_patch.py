@@ -37,17 +37,17 @@ Missing = Literal["zero", "flag"]
 
 
 class SeriesPatch(Tokenizer):
-    """Cuts histories into patches; with several channels a patch holds all of them.
+    """Cuts histories into patches. With several channels a patch holds all of them.
 
     Options:
         size: steps of a patch
         stride: steps from one patch to the next
-        pad_end: repeat the last step so that one more patch fits; without it, the first steps are left out where
-            patches do not fit
-        normalise: what is taken out of each history and put back into its prediction: its mean and standard
-            deviation (instance), its last value (last), the mean of its first patch, which later values do not
-            change (first), or nothing (none); auto is none for series with a class each, else instance
-        missing: what stands for a missing value: zero, or zero and a second number that says so (flag)
+        pad_end: repeat the last step so that one more patch fits; false leaves out first steps that fill no patch
+        normalise: level and size of each history, taken out of it and put back into its prediction: its mean and
+            standard deviation (instance), its last value (last), the mean of its first patch (first), with which a
+            token does not depend on later values, or nothing (none); auto is none for series with a class each, else
+            instance
+        missing: numbers in place of a missing value: zero, or zero and a second number that marks it (flag)
     """
 
     modality = "series"
@@ -66,15 +66,18 @@ class SeriesPatch(Tokenizer):
         normalise: Normalise | Literal["auto", "first"] = "auto",
         missing: Missing = "zero",
     ) -> None:
-        self.size, self.stride, self.pad_end = size, stride, pad_end
-        self.normalise, self.missing = normalise, missing
+        self.size = size
+        self.stride = stride
+        self.pad_end = pad_end
+        self.normalise = normalise
+        self.missing = missing
 
     def resolved(self, data: DataSpec) -> dict[str, Any]:
-        """The normalisation of this data."""
+        """Return the normalisation of this data, in place of `auto`."""
         return {"normalise": resolved_normalise(self.normalise, data)}
 
     def remarks(self, data: DataSpec) -> Iterator[str]:
-        """The normalisation of series with a class each."""
+        """Yield a sentence if the normalisation may hide the classes of series."""
         return remarks_on_classes(self.normalise, data)
 
     def spec(self, data: DataSpec) -> TokenSpec:
@@ -91,11 +94,12 @@ class SeriesPatch(Tokenizer):
         )
 
     def count(self, steps: int) -> int:
-        """Return the number of patches of so many steps."""
-        return max((steps + (self.stride if self.pad_end else 0) - self.size) // self.stride + 1, 0)
+        """Return the number of patches of `steps` steps."""
+        added = self.stride if self.pad_end else 0
+        return max((steps + added - self.size) // self.stride + 1, 0)
 
     def embedder(self, ctx: Context) -> SeriesPatchEmbedder:
-        """Builds the projection of patches."""
+        """Build the projection of patches."""
         return SeriesPatchEmbedder(ctx, self)
 
 
@@ -110,7 +114,8 @@ class SeriesPatchEmbedder(Embedder):
         self.options = options
         self.normalise = resolved_normalise(options.normalise, ctx.data)
         self.steps, self.channels = ctx.data.shape
-        self.tokens, self.variable = ctx.tokens, ctx.tokens.variable
+        self.tokens = ctx.tokens
+        self.variable = ctx.tokens.variable
         numbers = options.size * self.channels * (2 if options.missing == "flag" else 1)
         self.proj = Linear(numbers, ctx.dim, bias=True, std=ctx.input_std * numbers**-0.5, role="input")
         self.grid = ctx.tokens.grid
@@ -121,7 +126,7 @@ class SeriesPatchEmbedder(Embedder):
     def forward(
         self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None, start: int = 0
     ) -> tuple[Tensor, Seq]:
-        """Histories (B, steps, C), NaN where a value is missing -> x (B, N, D), Seq with the scale taken out."""
+        """Histories (B, steps, C), NaN for missing values -> x (B, N, D), Seq with the scale taken out."""
         padded = lengths is not None and not self.variable
         check_history(inputs, self.steps, self.channels, padded, segment is not None, start, variable=self.variable)
         if self.variable:
@@ -138,22 +143,21 @@ class SeriesPatchEmbedder(Embedder):
         return x, Seq(self.index, self.coords, grid=self.grid, scale=scale)
 
     def _filled(self, scaled: Tensor) -> Tensor:
-        """Scaled values (B, steps, C) without NaN, and with missing=flag also where it was: (B, steps, 2 C)."""
+        """Return scaled values (B, steps, C) without NaN; with missing=flag also marks of NaN: (B, steps, 2 C)."""
         values = scaled.nan_to_num()
         if self.options.missing == "zero":
             return values
         return torch.cat([values, scaled.isnan().to(values.dtype)], dim=2)
 
     def _variable(self, inputs: Tensor, lengths: Tensor | None) -> tuple[Tensor, Seq]:
-        """Histories of at most `steps` steps, of which `lengths` (B,) are real: each as if it came alone.
-
-        Steps behind the end count as missing for the scale, and no patch holds one.
-        """
-        options, (batch, steps) = self.options, inputs.shape[:2]
+        """Embed histories of `lengths` (B,) steps, each as if it came alone."""
+        options = self.options
+        batch, steps = inputs.shape[:2]
         all_real = lengths is None
         if lengths is None:
             lengths = torch.full((batch,), steps, device=inputs.device)
         step = torch.arange(steps, device=inputs.device)
+        # Steps behind the end count as missing for the scale, and no patch holds one.
         inputs = inputs.masked_fill((step >= lengths[:, None])[..., None], float("nan"))
         scaled, scale = standardize(inputs, self.normalise, options.size)
         values = self._filled(scaled)

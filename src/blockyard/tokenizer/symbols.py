@@ -3,7 +3,7 @@
 Source: Bengio et al. 2003, A Neural Probabilistic Language Model, for the embedding table
 Reference: torch.nn.Embedding
 
-For data that consists of token ids and not of text: the synthetic tasks. The data sets the vocabulary.
+For data of token ids in place of texts: the synthetic tasks. The data sets the vocabulary.
 """
 
 from __future__ import annotations

@@ -39,7 +39,9 @@ class Timm(Tokenizer):
     axes: ClassVar[int | None] = 2
 
     def __init__(self, *, name: Text = "resnet10t", stage: Stage = -1, pretrained: bool = False) -> None:
-        self.name, self.stage, self.pretrained = name, stage, pretrained
+        self.name = name
+        self.stage = stage
+        self.pretrained = pretrained
 
     def spec(self, data: DataSpec) -> TokenSpec:
         """Return one token per position of the feature map, on a grid with two axes. Imports timm."""
@@ -49,7 +51,7 @@ class Timm(Tokenizer):
         return TokenSpec(_timm.output_shape(self.name, channels, (height, width), self.stage)[1:], causal=False)
 
     def embedder(self, ctx: Context) -> TimmEmbedder:
-        """Builds the network and a projection."""
+        """Build the network and a projection."""
         return TimmEmbedder(ctx, self)
 
 
@@ -61,7 +63,9 @@ class TimmEmbedder(Embedder):
     def __init__(self, ctx: Context, config: Timm) -> None:
         super().__init__()
         channels, height, width = ctx.data.shape
-        self.config, self.channels, self.size = config, channels, (height, width)
+        self.config = config
+        self.channels = channels
+        self.size = (height, width)
         self.network = self._make(pretrained=False)
         channels_out = _timm.output_shape(config.name, channels, self.size, config.stage)[0]
         self.proj = Linear(channels_out, ctx.dim, bias=True, std=ctx.input_std * channels_out**-0.5, role="input")
@@ -71,13 +75,13 @@ class TimmEmbedder(Embedder):
         return _timm.make(self.config.name, self.channels, self.size, pretrained=pretrained, **options)
 
     def init_weights(self, init: Init) -> None:
-        """Initializes the network as timm does."""
+        """Initialise the network as timm does."""
         init.foreign("network", lambda: self._make(pretrained=self.config.pretrained))
 
     def forward(
         self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None, start: int = 0
     ) -> tuple[Tensor, Seq]:
-        """Inputs (B, C, height, width), float, or uint8 which is divided by 255 -> x (B, N, D), Seq.
+        """Inputs (B, C, height, width), float, or uint8 to be divided by 255 -> x (B, N, D), Seq.
 
         Raises ValueError for images of other channels, and for arguments that only text has.
         """

@@ -1,4 +1,4 @@
-"""Trend and season: a moving average of each channel, and what is left of it, as a token each.
+"""Trend and season: a moving average of each channel, and the remainder, as a token each.
 
 Source: Zeng et al. 2023, Are Transformers Effective for Time Series Forecasting? (arXiv 2205.13504), DLinear
 Reference: cure-lab/LTSF-Linear, models/DLinear.py
@@ -21,12 +21,14 @@ from blockyard.tokenizer._series import HistoryEmbedder, Normalise, check_one_le
 
 
 class TrendSeason(Tokenizer):
-    """Two tokens per channel, without an order: all trends, then all seasons. Missing values are those before them.
+    """Two tokens per channel, without an order: all trends, then all seasons.
+
+    A missing value becomes the value before it.
 
     Options:
         kernel: steps of the moving average; odd
-        normalise: what is taken out of each history and put back into its prediction: its mean and standard
-            deviation (instance), its last value (last), or nothing
+        normalise: level and size of each history, taken out of it and put back into its prediction: its mean and
+            standard deviation (instance), its last value (last), or nothing (none)
         project: map histories to model.dim with learned weights; without, model.dim is the length of the history
     """
 
@@ -36,10 +38,12 @@ class TrendSeason(Tokenizer):
     def __init__(self, *, kernel: Length = 25, normalise: Normalise = "none", project: bool = True) -> None:
         if kernel % 2 == 0:
             raise ValueError(f"tokenizer.kernel={kernel} must be odd, so that an average has a step in its middle")
-        self.kernel, self.normalise, self.project = kernel, normalise, project
+        self.kernel = kernel
+        self.normalise = normalise
+        self.project = project
 
     def remarks(self, data: DataSpec) -> Iterator[str]:
-        """The normalisation of series with a class each."""
+        """Yield a sentence if the normalisation may hide the classes of series."""
         return remarks_on_classes(self.normalise, data)
 
     def spec(self, data: DataSpec) -> TokenSpec:
@@ -49,7 +53,7 @@ class TrendSeason(Tokenizer):
         return TokenSpec((), count=2 * channels)
 
     def embedder(self, ctx: Context) -> TrendSeasonEmbedder:
-        """Builds the projections. Raises ValueError without them for another width."""
+        """Build the projections. Raises ValueError without them for another width."""
         return TrendSeasonEmbedder(ctx, self.normalise, self.project, self.kernel)
 
 
@@ -70,5 +74,5 @@ class TrendSeasonEmbedder(HistoryEmbedder):
     def forward(
         self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None, start: int = 0
     ) -> tuple[Tensor, Seq]:
-        """Histories (B, steps, C), NaN where a value is missing -> x (B, 2 C, D), Seq with the scale taken out."""
+        """Histories (B, steps, C), NaN for missing values -> x (B, 2 C, D), Seq with the scale taken out."""
         return self.embed(inputs, lengths, segment, start)

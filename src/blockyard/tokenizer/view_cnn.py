@@ -41,7 +41,7 @@ class ViewCNN(Tokenizer):
         return view_tokens(data)
 
     def embedder(self, ctx: Context) -> ViewCNNEmbedder:
-        """Builds the convolutions."""
+        """Build the convolutions."""
         return ViewCNNEmbedder(ctx, self.layers)
 
 

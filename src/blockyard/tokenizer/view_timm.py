@@ -32,14 +32,15 @@ class ViewTimm(Tokenizer):
     modality = "views"
 
     def __init__(self, *, name: Text = "resnet10t", pretrained: bool = False) -> None:
-        self.name, self.pretrained = name, pretrained
+        self.name = name
+        self.pretrained = pretrained
 
     def spec(self, data: DataSpec) -> TokenSpec:
         """Return one token per view."""
         return view_tokens(data)
 
     def embedder(self, ctx: Context) -> ViewTimmEmbedder:
-        """Builds the network and a projection."""
+        """Build the network and a projection."""
         return ViewTimmEmbedder(ctx, self)
 
 
@@ -59,7 +60,7 @@ class ViewTimmEmbedder(ViewEmbedder):
         return _timm.make(self.config.name, self.shape[0], self.shape[1:], pretrained=pretrained, num_classes=0)
 
     def init_weights(self, init: Init) -> None:
-        """Initializes the network as timm does."""
+        """Initialise the network as timm does."""
         init.foreign("network", lambda: self._make(pretrained=self.config.pretrained))
 
     def vectors(self, images: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Patches of an image as learned codes: a small autoencoder whose middle takes one of a fixed number of vectors.
+"""Patches of an image as learned codes: a small autoencoder with a fixed number of vectors in its middle.
 
 Source: van den Oord et al. 2017, Neural Discrete Representation Learning (VQ-VAE, arXiv 1711.00937); Chang et al. 2022,
     MaskGIT (arXiv 2202.04200), section 3.1, for tokens that a second model then learns
@@ -9,7 +9,7 @@ Cost: that of a model over (height / size) x (width / size) tokens; seconds for 
 
 Unlike patch_codes, the encoder and the decoder read a border of one pixel around each patch, so seams are smoother.
 Both are trained on the training split only and cached in BLOCKYARD_CACHE (or the platform's cache folder)
-under a hash of those images and the options.
+under a hash of the images and the options.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class VQ(ImageTokens):
         width: channels of a patch inside the autoencoder
         latent: width of a code
         steps: batches of 128 images that the autoencoder is trained on; the first quarter passes vectors on as they
-            are, and k-means over them gives the codes to start from
-        commitment: weight of the distance between vectors and their codes in its loss
-        decay: of the moving averages that the codes follow
+            are, and k-means over them gives the first codes
+        commitment: weight of the distance between vectors and their codes in the loss of the autoencoder
+        decay: decay rate of the moving averages that the codes follow
         fit_seed: seed of the autoencoder's first weights, batches and codes, as for patch_codes
     """
 
@@ -69,8 +69,14 @@ class VQ(ImageTokens):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.size, self.count, self.width, self.latent = size, codes, width, latent
-        self.steps, self.commitment, self.decay, self.fit_seed = steps, commitment, decay, fit_seed
+        self.size = size
+        self.count = codes
+        self.width = width
+        self.latent = latent
+        self.steps = steps
+        self.commitment = commitment
+        self.decay = decay
+        self.fit_seed = fit_seed
         self._network: PatchAutoencoder | None = None
         self._quantizer: Quantizer | None = None
 
@@ -83,7 +89,7 @@ class VQ(ImageTokens):
         return self.layout(data, (rows, columns), self.count)
 
     def fit(self, images: Tensor) -> None:
-        """Trains the autoencoder, or loads it from the cache."""
+        """Train the autoencoder, or load it from the cache."""
         options = (self.size, self.count, self.width, self.latent, self.steps, self.commitment, self.decay)
         fit_once(self, "vq", [images, f"{options} {self.codes_seed}", torch.__version__], lambda: self._learn(images))
 
@@ -102,6 +108,7 @@ class VQ(ImageTokens):
             chosen = torch.randint(len(images), (_BATCH,), generator=generator)
             pixels = self._pixels(images[chosen])
             vectors = network.encode(pixels)  # (B, rows, columns, F)
+            # Codes start once vectors differ: at first all of them are nearly equal.
             if step == self.steps // 4:
                 quantizer.start(vectors.detach().flatten(0, 2), generator)
             if step >= self.steps // 4:
@@ -116,7 +123,8 @@ class VQ(ImageTokens):
         self._keep(network, quantizer)
 
     def _keep(self, network: PatchAutoencoder, quantizer: Quantizer) -> None:
-        self._network, self._quantizer = network.eval().requires_grad_(False), quantizer.eval()
+        self._network = network.eval().requires_grad_(False)
+        self._quantizer = quantizer.eval()
 
     def _pixels(self, images: Tensor) -> Tensor:
         return images.float() / (self.levels - 1)
@@ -130,7 +138,7 @@ class VQ(ImageTokens):
 
     @torch.no_grad()
     def decode_cells(self, token_ids: Tensor) -> Tensor:
-        """Return what the decoder makes of the codes, in gray levels of the data: (B, C, height, width)."""
+        """Return the decoded codes in gray levels of the data: (B, C, height, width)."""
         network, quantizer = self._fitted()
         vectors = quantizer.codes[token_ids].unflatten(1, (self.rows, -1))  # (B, rows, columns, F)
         images = torch.cat([network.decode(part) for part in vectors.split(_CHUNK)])
@@ -145,7 +153,7 @@ class VQ(ImageTokens):
         return {"channels": self._network.conv_in.in_channels, "float32": data}
 
     def load_state(self, state: TokenizerState) -> None:
-        """Restores a `state`. Raises ValueError if it is damaged, or of other options."""
+        """Restore a `state`. Raises ValueError if it is damaged, or of other options."""
         self._network = self._quantizer = None
         if not state:
             return

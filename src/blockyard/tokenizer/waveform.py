@@ -7,8 +7,8 @@ Cost: O(T channels^2 kernel / stride) time in the first layers, which are the lo
 
     samples  -> 10 wide, every 5th -> 3, 2 -> 3, 2 -> 3, 2 -> 2, 2 -> 2, 2 -> LayerNorm -> D       at 8 kHz: 50 tokens/s
 
-norm=group takes the mean and the size of each channel over the whole recording in the first stage, as the base model
-does. Here padding does not count; in the reference it does, which is why its users are told to pass no mask.
+norm=group takes out the mean and the size of each channel over the whole recording in the first stage, as the base
+model does. Here padding does not count. In the reference it does; hence its advice to pass no mask.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Waveform(Tokenizer):
     """Wav2vec 2.0's feature encoder.
 
     Options:
-        kernels: width of each convolution, in outputs of the one before
-        strides: from one window to the next, in outputs of the one before
-        channels: outputs of each convolution
-        norm: group normalizes each channel of the first convolution over time; layer the channels of each one; none
-            neither
-        standardize: take the mean and the size of the samples out of each recording first
+        kernels: width of each convolution, in outputs of the convolution before
+        strides: distance from one window to the next, in outputs of the convolution before
+        channels: output channels of each convolution
+        norm: group normalises each channel of the first convolution over time; layer normalises over the channels of
+            each convolution; none does not normalise
+        standardize: first take the mean and the size of the samples out of each recording
     """
 
     modality = "audio"
@@ -57,18 +57,19 @@ class Waveform(Tokenizer):
                 f"tokenizer.kernels={list(kernels)} and tokenizer.strides={list(strides)} need a number for each "
                 "convolution"
             )
-        self.kernels, self.strides, self.channels = kernels, strides, channels
+        self.kernels = kernels
+        self.strides = strides
+        self.channels = channels
         self.norm: Norm = norm
         self.standardize = standardize
 
     def spec(self, data: DataSpec) -> TokenSpec:
         """Return one token for each window of the last convolution."""
-        return audio_tokens(
-            data, tuple((kernel, stride, 0) for kernel, stride in zip(self.kernels, self.strides, strict=True))
-        )
+        stages = tuple((kernel, stride, 0) for kernel, stride in zip(self.kernels, self.strides, strict=True))
+        return audio_tokens(data, stages)
 
     def embedder(self, ctx: Context) -> WaveformEmbedder:
-        """Builds the convolutions."""
+        """Build the convolutions."""
         return WaveformEmbedder(ctx, self)
 
 
@@ -90,7 +91,8 @@ class WaveformEmbedder(AudioEmbedder):
                 norms.append(ChannelNorm(channels))
             else:
                 norms.append(nn.Identity() if number or options.norm == "none" else TimeNorm(channels))
-        self.convs, self.norms = nn.ModuleList(convs), nn.ModuleList(norms)
+        self.convs = nn.ModuleList(convs)
+        self.norms = nn.ModuleList(norms)
         self.final_norm = nn.LayerNorm(channels, eps=EPSILON)
         self.proj = Linear(channels, ctx.dim, bias=True, std=ctx.input_std * channels**-0.5, role="input")
 
@@ -100,17 +102,20 @@ class WaveformEmbedder(AudioEmbedder):
         if self.standardize:
             x = mask(over_time(x, lengths, 1e-7), lengths)
         for conv, norm, stage in zip(self.convs, self.norms, self.stages, strict=True):
-            x, lengths = conv(x), windows_of(lengths, stage)
+            x = conv(x)
+            lengths = windows_of(lengths, stage)
             x = norm(x, lengths) if isinstance(norm, TimeNorm) else norm(x)
             x = mask(F.gelu(x), lengths)
-        return self.proj(self.final_norm(x.transpose(1, 2))).transpose(1, 2)
+        return self.proj(self.final_norm(x.transpose(1, 2))).transpose(1, 2)  # (B, D, N)
 
 
 def over_time(x: Tensor, lengths: Tensor | None, epsilon: float) -> Tensor:
     """Return x (B, C, T) without the mean and the size of each channel over the first `lengths` (B,) items."""
     if lengths is None:
-        mean, variance = x.mean(2, keepdim=True), x.var(2, correction=0, keepdim=True)
+        mean = x.mean(2, keepdim=True)  # (B, C, 1)
+        variance = x.var(2, correction=0, keepdim=True)
     else:
+        # Padding is left out of both sums, so that a recording has the same moments in every batch.
         count = lengths.clamp_min(1)[:, None, None]
         mean = mask(x, lengths).sum(2, keepdim=True) / count
         variance = mask((x - mean).square(), lengths).sum(2, keepdim=True) / count
@@ -122,15 +127,16 @@ class TimeNorm(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.weight, self.bias = (nn.Parameter(torch.empty(channels)) for _ in range(2))
+        self.weight = nn.Parameter(torch.empty(channels))
+        self.bias = nn.Parameter(torch.empty(channels))
 
     def init_weights(self, init: Init) -> None:
-        """One and zero."""
+        """Set gain one, bias zero."""
         init.ones("weight")
         init.zeros("bias")
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """x (B, C, T), of which `lengths` (B,) items are real -> (B, C, T)."""
+        """x (B, C, T) with `lengths` (B,) real items -> (B, C, T)."""
         return over_time(x, lengths, EPSILON) * self.weight[:, None] + self.bias[:, None]
 
 
@@ -138,7 +144,7 @@ class ChannelNorm(nn.LayerNorm):
     """A layer norm of the channels of x (B, C, T)."""
 
     def init_weights(self, init: Init) -> None:
-        """One and zero."""
+        """Set gain one, bias zero."""
         init.ones("weight")
         init.zeros("bias")
 

@@ -29,11 +29,11 @@ WORD = re.compile(r" ?\w+| ?[^\w\s]+|\s+(?!\S)|\s")
 class Word(LookupTokenizer, TextTokenizer):
     """Words of the training split; all others are token id 0, decoded to U+FFFD.
 
-    Bits per byte are too optimistic on text with unknown words: a whole word then costs one prediction
-    of "unknown" and cannot be recovered.
+    Bits per byte are too optimistic on text with unknown words: an unknown word costs one prediction and cannot be
+    recovered.
 
     Options:
-        max_words: maximum vocabulary, including the unknown token, which stands for rarer words
+        max_words: maximum vocabulary, including the unknown token, for rarer words
     """
 
     max_words: Vocabulary = 8192
@@ -43,10 +43,11 @@ class Word(LookupTokenizer, TextTokenizer):
 
     def spec(self, data: DataSpec) -> TokenSpec:
         """Return one token per word, mark or run of whitespace."""
-        return text_tokens(data, len(self._text) if self._fitted else self.max_words, self.scale)
+        size = len(self._text) if self._fitted else self.max_words
+        return text_tokens(data, size, self.scale)
 
     def fit(self, texts: Iterable[str]) -> None:
-        """Keeps the most frequent words; ties go to the first in sorted order."""
+        """Keep the most frequent words. Ties go to the first in sorted order."""
         counts = Counter[str]()
         for text in texts:
             counts.update(WORD.findall(text))
@@ -74,7 +75,7 @@ class Word(LookupTokenizer, TextTokenizer):
         return {"words": self._text[1:]} if self._fitted else {}
 
     def load_state(self, state: TokenizerState) -> None:
-        """Restores a `state`. Raises ValueError if it is damaged."""
+        """Restore a `state`. Raises ValueError if it is damaged."""
         texts = state.get("words", [] if not state else None)
         if not (isinstance(texts, list) and all(isinstance(text, str) for text in texts)):
             raise ValueError("not the saved state of a word tokenizer: words is not a list of texts")
@@ -85,11 +86,15 @@ class Word(LookupTokenizer, TextTokenizer):
 
 @cache
 def _pattern() -> str:
-    r"""Return `WORD` as Oniguruma reads it, whose own \w and \s are other characters than Python's."""
+    """Return `WORD` as a pattern of Oniguruma."""
+    # Its own classes of words and spaces have other characters than Python's, so that the ranges are written out.
     surrogates = range(0xD800, 0xE000)
-    every = "".join(chr(code) for code in range(sys.maxunicode + 1) if code not in surrogates)
-    word, space = (
-        "".join(f"\\x{{{ord(run[0]):x}}}-\\x{{{ord(run[-1]):x}}}" for run in re.findall(kind, every))
-        for kind in (r"\w+", r"\s+")
-    )
+    characters = "".join(chr(code) for code in range(sys.maxunicode + 1) if code not in surrogates)
+
+    def ranges(kind: str) -> str:
+        runs = re.findall(kind, characters)
+        return "".join(f"\\x{{{ord(run[0]):x}}}-\\x{{{ord(run[-1]):x}}}" for run in runs)
+
+    word = ranges(r"\w+")
+    space = ranges(r"\s+")
     return f" ?[{word}]+| ?[^{word}{space}]+|[{space}]+(?![^{space}])|[{space}]"

@@ -1,9 +1,9 @@
-"""Training longer: a new run that goes on where a finished one ended, with its optimizer state, data order and metrics.
+"""Training longer: a new run continues a finished one, with its optimizer state, data order and metrics.
 
 Source: Hu et al. 2024, MiniCPM (arXiv 2404.06395), section 4: one stable phase from which several runs decay
 
-`blockyard train resume=RUN trainer.max_steps=N` on a finished run makes the config of the new one (`longer`); before
-its first step the engine gives it the last state of its parent (`plant`), so that it goes on as a resumed run does.
+`blockyard train resume=RUN trainer.max_steps=N` on a finished run makes the config of the new run (`longer`). Before
+its first step the engine gives it the last state of its parent (`plant`), so that it continues as a resumed run does.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from blockyard.weights.transfer import content_hash
 log = logging.getLogger("blockyard")
 
 BUDGET = ("trainer.max_steps", "trainer.max_epochs")
-FACTS = ("data", "threads", "precision")  # of the parent, which its last bits depend on
+FACTS = ("data", "threads", "precision")  # of the parent: the last bits of a run depend on them
 
 
 def is_longer(name: str, overrides: Sequence[str]) -> bool:
-    """Whether `resume=name` with these overrides names a finished run and another budget for it."""
+    """Return whether `resume=name` with these overrides names a finished run and another budget for it."""
     values = parse_overrides(overrides)
     if not any(key in values for key in BUDGET):
         return False
@@ -49,16 +49,16 @@ def is_longer(name: str, overrides: Sequence[str]) -> bool:
 def longer(
     name: str, overrides: Sequence[str], config_dirs: Sequence[str] = ()
 ) -> tuple[Node, dict[str, str | None], str]:
-    """The config of a run that goes on from a finished one, its choices, and a line about it for the terminal.
+    """Return the config of a run that continues a finished one, its choices, and a line about it for the terminal.
 
-    Raises UserError for an override of anything but the budget, the schedule and what a resume may change, for a budget
-    that the parent has used up, and for a parent that ended before its budget.
+    Raises UserError for an override that is neither of the budget nor of the schedule nor allowed for a resume, for a
+    budget that the parent has used up, and for a parent that ended before its budget.
     """
     values = parse_overrides(overrides)
     run = _parent(name, values, str(values.pop("outputs", "outputs")))
     allow = values.pop("allow", []) or []
     check_allowed(run, allow)
-    own = {key: values.pop(key) for key in list(values) if key in BUDGET or key.partition(".")[0] == "schedule"}
+    changes = {key: values.pop(key) for key in list(values) if key in BUDGET or key.partition(".")[0] == "schedule"}
     config, refused = apply(run, values, config_dirs)
     if refused:
         raise UserError(
@@ -66,15 +66,15 @@ def longer(
             f"{'; '.join(refused)}; leave them out, or start a new run with init.from={run.path}"
         )
     config, choices = copy.deepcopy(config), dict(run.facts().get("choices") or {})
-    for key in sorted(own, key=lambda key: key != "schedule"):  # the choice before its options
-        if key == "schedule":
-            config[key] = choice_node(key, str(own[key]), choices, config, config_dirs)
-            choices[key] = str(own[key])
-        else:
-            family, _, option = key.partition(".")
-            if option not in config[family]:
-                raise UserError(f"{key} is not a setting of {run.name}; see `blockyard explain {family}`")
-            config[family][option] = own[key]
+    schedule = changes.pop("schedule", None)
+    if schedule is not None:  # the choice before its options
+        config["schedule"] = choice_node("schedule", str(schedule), choices, config, config_dirs)
+        choices["schedule"] = str(schedule)
+    for key, value in changes.items():
+        family, _, option = key.partition(".")
+        if option not in config[family]:
+            raise UserError(f"{key} is not a setting of {run.name}; see `blockyard explain {family}`")
+        config[family][option] = value
     _check_parent(run)
     content = _content(run)
     config["init"] = (config.get("init") or default_node("init", "default")) | {
@@ -93,24 +93,34 @@ def longer(
 
 
 def _parent(name: str, values: Mapping[str, object], outputs: str) -> RunFolder:
-    """The run that is to go on: of those that follow each other under one name, the last that is not longer already."""
+    """Return the run to continue.
+
+    Runs that continue each other have one name. Of these, return the last that does not exceed the new budget yet.
+    """
     run = find(name, outputs)
     exact = name.strip().rstrip("/") == run.name or Path(name).expanduser().absolute() == run.path
-    while not exact and _is_beyond(run, values) and (earlier := (run.config.get("init") or {}).get("parent")):
-        run = RunFolder.open(earlier)
+    while not exact and _is_beyond(run, values):
+        parent = (run.config.get("init") or {}).get("parent")
+        if not parent:
+            break
+        run = RunFolder.open(parent)
         log.warning("resume=%s: the budget is that of a run that goes on from %s", name, run.name)
     return run
 
 
 def _is_beyond(run: RunFolder, values: Mapping[str, object]) -> bool:
-    budgets = [(values[key], tree.get(run.config, key)) for key in BUDGET if key in values]
-    return any(isinstance(new, int) and isinstance(old, int) and new < old for new, old in budgets)
+    """Return whether a run has a larger budget than `values`."""
+    for key in BUDGET:
+        new, old = values.get(key), tree.get(run.config, key)
+        if isinstance(new, int) and isinstance(old, int) and new < old:
+            return True
+    return False
 
 
 def plant(folder: RunFolder, parent: str, sha256: str | None) -> None:
-    """Give a new run the checkpoints and metrics of its parent, under its own name; `last.ckpt` comes last.
+    """Copy the checkpoints and metrics of the parent into a new run, under the new run's name.
 
-    Raises UserError where the parent is gone, or its last state is not the one that the config names.
+    Raises UserError if the parent is gone, or its last state differs from the hash in the config.
     """
     from blockyard.runs.checkpoint_io import AtomicCheckpointIO
 
@@ -126,14 +136,16 @@ def plant(folder: RunFolder, parent: str, sha256: str | None) -> None:
     except (FileNotFoundError, BadCheckpointError) as error:
         raise UserError(f"init.parent={run.path}: its best weights cannot be read ({error})") from error
     _copy(run.path / METRICS, folder.path / METRICS)
-    facts = {key: value for key in FACTS if (value := run.facts().get(key)) is not None}
+    recorded = run.facts()
+    facts = {key: recorded[key] for key in FACTS if recorded.get(key) is not None}
     parent_facts = {"run": run.name, "path": str(run.path), "step": content["global_step"], "sha256": sha256}
     folder.add_facts(facts | {"parent": parent_facts})
+    # Last: a run with last.ckpt counts as begun, and is resumed without `plant`.
     io.save_checkpoint(content, folder.checkpoints / LAST)
 
 
 def state_hash(content: dict[str, Any]) -> str:
-    """The hash of a checkpoint's weights, optimizer state and step: of what it computes, not of when it was written."""
+    """Return the hash of a checkpoint's weights, optimizer state and step, without times and paths."""
     tensors = {f"weights.{name}": value for name, value in content["state_dict"].items()}
     for number, state in enumerate(content["optimizer_states"]):
         for index, entry in state["state"].items():
@@ -149,8 +161,9 @@ def _content(run: RunFolder) -> dict[str, Any]:
 
 
 def _check_parent(run: RunFolder) -> None:
-    """Raise UserError where a longer budget would not take the run further."""
-    if reason := run.summary().get("stopped"):
+    """Raise UserError if a longer budget would not take the run further."""
+    reason = run.summary().get("stopped")
+    if reason:
         raise UserError(f"{run.name} ended before its budget ({reason}), which a longer one does not change")
     for name, node in (run.config.get("callbacks") or {}).items():
         if node and lightning.is_lightning("callbacks", locate(str(node["_target_"]))):
@@ -161,7 +174,7 @@ def _check_parent(run: RunFolder) -> None:
 
 
 def _total(config: Node, run: RunFolder) -> int:
-    """The steps of a config, by the steps of an epoch of its parent."""
+    """Return the number of steps of a config, from the steps of an epoch of its parent."""
     summary = run.summary()
     steps_per_epoch = round(summary["steps"] / summary["epochs"]) if summary.get("epochs") else 1
     plan = instantiate(config["trainer"], allow_of(config))

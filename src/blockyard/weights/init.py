@@ -1,4 +1,4 @@
-"""Initial weights: drawn from the seed, or taken from a run or a file, with what of them is trained.
+"""Initial weights: drawn from the seed, or taken from a run or a file; and the parts that are trained.
 
 Source: Devlin et al. 2019, BERT (arXiv 1810.04805), section 3.2, fine-tuning; Hu et al. 2022 (arXiv 2106.09685), LoRA;
     Howard and Ruder 2018 (arXiv 1801.06146), gradual unfreezing
@@ -34,8 +34,6 @@ from blockyard.weights.sources import (
 )
 from blockyard.weights.transfer import UNKNOWN, Transfer, compare, load
 
-# Checks of initial weights: options that contradict each other, and what does not fit a model.
-
 NO_LORA = Lora()
 
 
@@ -68,14 +66,16 @@ def check_options(init: Init) -> None:
 
 
 def issues(init: Init, components: Components, model: nn.Module, *, starts: bool) -> Iterator[Issue]:
-    """Yield everything about the source, the parts and the layers that does not fit a model; see `Init.issues`."""
+    """Yield each option about the source, the parts and the layers that does not fit a model; see `Init.issues`."""
     for key, parts in (("parts", init.parts or ()), ("freeze", init.freeze)):
-        if problem := unknown_part(model, parts):
+        problem = unknown_part(model, parts)
+        if problem:
             yield Issue(f"init.{key}", problem)
             return
+    shared = tied_layer(model, init.lora.layers) if init.lora.rank else None
     if init.lora.rank and not linear_layers(model, init.lora.layers):
         yield Issue("init.lora.layers", f"no linear layer of the model is in {', '.join(init.lora.layers)}")
-    elif init.lora.rank and (shared := tied_layer(model, init.lora.layers)):
+    elif shared:
         yield Issue(
             "init.lora.layers",
             f"{shared} shares its weight with another module (head.tied=true), and an addition would untie them; leave "
@@ -104,12 +104,12 @@ def issues(init: Init, components: Components, model: nn.Module, *, starts: bool
 
 
 def bare_reason(error: UserError) -> str:
-    """The message of an error about a source, without the key that an issue names anyway."""
+    """Return the message of an error about a source without the key, which the issue names."""
     return str(error).removeprefix("init.from: ").removeprefix("init.from=")
 
 
 def check_hash(source: Source, expected: str | None, actual: str) -> None:
-    """Raise UserError where the weights of a source are not those that the config names."""
+    """Raise UserError if the weights of a source differ from the hash in the config."""
     if expected not in (None, actual):
         raise UserError(
             f"init.from={source}: its weights are not those that the config names (sha256 {actual[:12]}..., expected "
@@ -136,7 +136,7 @@ class Init:
         parent_sha256: of the state in which the parent ended
     """
 
-    # `sha256` and `parent_sha256` say what was taken, wherever it lies.
+    # Not in a run's identity: `sha256` and `parent_sha256` identify the weights, wherever they lie.
     incidental: ClassVar[frozenset[str]] = frozenset({"from", "which", "strict", "parent"})
 
     def __init__(
@@ -162,9 +162,9 @@ class Init:
 
     @classmethod
     def resolved(cls, node: Node, outputs: str) -> Node:
-        """The node with the path of its source and the hash of the weights there, as a run's config keeps it.
+        """Return the node with the path of its source and the hash of its weights, as a run's config keeps it.
 
-        Raises UserError where the source cannot be read, or is not the one that `sha256` names.
+        Raises UserError if the source cannot be read, or its weights differ from `sha256`.
         """
         if node.get("from") is None:
             return node
@@ -174,19 +174,19 @@ class Init:
         return node | {"from": source.library or str(source.path), "sha256": actual}
 
     def issues(self, components: Components, model: nn.Module, *, starts: bool) -> Iterator[Issue]:
-        """Everything about the source, the parts and the layers that does not fit a model.
+        """Yield each option about the source, the parts and the layers that does not fit a model.
 
         model: on the meta device, before `adapt`; starts: whether the run begins, so that it needs its source
         """
         return issues(self, components, model, starts=starts)
 
     def prepare_tokenizers(self, components: Components) -> None:
-        """Let tokenizers know the token ids of a source, before data is read. Raises UserError."""
+        """Give tokenizers the token ids of the source, before data is read. Raises UserError."""
         if self.name is not None and self._takes_tokens(components):
             fit_tokenizers(components, self.source(components))
 
     def adapt(self, model: nn.Module, seed: int) -> None:
-        """Add what LoRA trains, and freeze what is never trained. Leaves all values of the model as they are."""
+        """Add LoRA's parameters, and freeze parameters that are never trained. Keeps all values of the model."""
         if self.lora.rank:
             add_lora(model, self.lora, seed)
         if self.unfreeze_at is None:
@@ -195,7 +195,10 @@ class Init:
                 parameter.requires_grad_(id(parameter) in trained)
 
     def thaw(self, model: nn.Module, total: int) -> Thaw:
-        """When frozen parts are trained, in a run of `total` steps. Raises UserError where that is never."""
+        """Return the steps at which frozen parts are trained again, in a run of `total` steps.
+
+        Raises UserError if a part would never be trained.
+        """
         if self.unfreeze_at is None:
             return NEVER
         first = to_steps(self.unfreeze_at, total)
@@ -209,11 +212,13 @@ class Init:
         return schedule
 
     def transfer(self, components: Components, model: nn.Module) -> Transfer | None:
-        """What the model takes of its source; None where the weights are drawn. Raises UserError."""
-        return None if self.name is None else self._transfer(components, model, self.source(components))
+        """Return the transfer from the source; None if the weights are drawn. Raises UserError."""
+        if self.name is None:
+            return None
+        return self._transfer(components, model, self.source(components))
 
     def load(self, components: Components, model: nn.Module) -> Transfer | None:
-        """Put the weights of the source into a model, and return what was taken. Raises UserError."""
+        """Copy the weights of the source into a model, and return the transfer. Raises UserError."""
         if self.name is None:
             return None
         source = self.source(components)
@@ -223,68 +228,75 @@ class Init:
         problems = list(transfer.problems(self.parts, strict=self.strict))
         if problems:
             raise UserError(f"init.from={source}: {'; '.join(problems)}")
-        theirs = self._facts(components, source)
+        source_facts = self._facts(components, source)
         load(
             model,
             weights.tensors,
             transfer,
-            theirs=theirs.layout if theirs else UNKNOWN,
-            ours=facts(components).layout,
+            source_layout=UNKNOWN if source_facts is None else source_facts.layout,
+            target_layout=facts(components).layout,
         )
         return transfer
 
     def _takes_tokens(self, components: Components) -> bool:
-        """Whether weights with a row for each token id may be taken: those of an embedder, a head, values, n-grams."""
+        """Return whether weights with a row for each token id are taken: of an embedder, a head, values or n-grams."""
         names = {"embedder", "encoder", "source", "ngrams"}
         if components.data.spec.target in (None, "symbols"):
             names |= {"head"}
         if _reads_ids(components.config):
             names |= {"blocks", "token_mixer"}
+        # A pattern with a star may match any of them.
         return self.parts is None or any("*" in part or names & {*part.split(".")} for part in self.parts)
 
     def source(self, components: Components) -> Source:
-        """What the weights are taken from. Raises UserError where it is not there."""
+        """Return the source of the weights. Raises UserError if it is missing."""
         return find_source(str(self.name), which=self.which, outputs=str(components.config.get("outputs") or "outputs"))
 
     def source_problems(self, components: Components, model: nn.Module, source: Source) -> Iterator[str]:
-        """Why a model cannot take its weights, a sentence each. Raises UserError."""
+        """Yield the reasons why a model cannot take its weights, a sentence each. Raises UserError."""
         check_hash(source, self.sha256, outline(source).sha256)
-        tokenizers = list(tokenizer_problems(components, source)) if self._takes_tokens(components) else []
-        yield from tokenizers or self._transfer(components, model, source).problems(self.parts, strict=self.strict)
+        if self._takes_tokens(components):
+            problems = list(tokenizer_problems(components, source))
+            if problems:
+                # Other tokenizers have other vocabularies, so that shapes would be refused for the same reason.
+                yield from problems
+                return
+        yield from self._transfer(components, model, source).problems(self.parts, strict=self.strict)
 
     def _transfer(self, components: Components, model: nn.Module, source: Source) -> Transfer:
-        ours, theirs, stored = facts(components), self._facts(components, source), outline(source)
+        source_facts, target_facts, stored = self._facts(components, source), facts(components), outline(source)
         return compare(
             model,
             stored.shapes,
             self.parts,
-            head=theirs is not None and theirs.task == ours.task,
-            theirs=theirs.layout if theirs else UNKNOWN,
-            ours=ours.layout,
+            head=source_facts is not None and source_facts.task == target_facts.task,
+            source_layout=UNKNOWN if source_facts is None else source_facts.layout,
+            target_layout=target_facts.layout,
             dtypes=stored.dtypes,
         )
 
     def _facts(self, components: Components, source: Source) -> SourceFacts | None:
-        """What a run says of its weights; None of a file, which says nothing."""
+        """Return the facts of a source that is a run; None for a file."""
         return None if source.run is None else facts_of_run(source.run, allow_of(components.config))
 
     def trained(self, model: nn.Module) -> list[nn.Parameter]:
-        """The parameters that are trained at some step."""
+        """Return the parameters that are trained at some step."""
         if self.unfreeze_at is not None:
             return list(model.parameters())
         if not self.lora.rank:
             return [parameter for name, parameter in model.named_parameters() if not is_in(name, self.freeze)]
         added = {id(parameter) for parameter in added_parameters(model)}
-        named = model.named_parameters()
-        return [p for name, p in named if id(p) in added or not self._is_adapted(name)]
-
-    def _is_adapted(self, name: str) -> bool:
-        """Whether a parameter was taken, and LoRA trains its additions in its place."""
-        return not is_in(name, [HEAD]) and (self.parts is None or is_in(name, self.parts))
+        trained = []
+        for name, parameter in model.named_parameters():
+            is_taken = self.parts is None or is_in(name, self.parts)
+            # LoRA freezes the weights that were taken; the head is trained whole.
+            if id(parameter) in added or is_in(name, [HEAD]) or not is_taken:
+                trained.append(parameter)
+        return trained
 
 
 def _reads_ids(node: Any) -> bool:
-    """Whether any token mixer of a config adds vectors of the token ids to its values."""
+    """Return whether any token mixer of a config adds vectors of the token ids to its values."""
     if not isinstance(node, dict):
         return False
     return node.get("value_embedding", "none") != "none" or any(map(_reads_ids, node.values()))

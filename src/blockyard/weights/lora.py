@@ -6,7 +6,7 @@ Equation: W + (alpha / rank) B A, with A (rank, in) uniform in +-1/sqrt(in) and 
 
 The addition is a parametrization of the weight, so that it counts wherever a layer's weight is read, in a fused block
 too. It costs a product of B and A at each of these places, and nothing once it is merged. A table that the head shares
-with the embedder is frozen, as all that was taken is; it gets no addition, which would untie the two.
+with the embedder is frozen like all weights that were taken. It gets no addition, which would untie the two.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ADDED = "parametrizations.weight.0"
 class Lora:
     """rank: of the addition, 0 for none; alpha: its scale is alpha / rank
 
-    layers: the linear layers that get one, each by a part of its dotted path: blocks, token_mixer, blocks.0
+    layers: the linear layers with an addition, each by a part of its dotted path: blocks, token_mixer, blocks.0
     """
 
     rank: CountOrZero = 0
@@ -67,13 +67,13 @@ class LowRank(nn.Module):
 
 
 def linear_layers(model: nn.Module, names: tuple[str, ...]) -> dict[str, nn.Linear]:
-    """The linear layers of a model whose dotted path holds one of the names."""
+    """Return the linear layers of a model with one of the names in their dotted path."""
     linear = {path: module for path, module in model.named_modules() if isinstance(module, nn.Linear)}
     return {path: module for path, module in linear.items() if any(f".{name}." in f".{path}." for name in names)}
 
 
 def tied_layer(model: nn.Module, names: tuple[str, ...]) -> str | None:
-    """Return the first of these layers whose weight another module has too; None where there is none."""
+    """Return the first of these layers that shares its weight with another module; None without any."""
     owners = Counter(id(parameter) for module in model.modules() for parameter in module.parameters(recurse=False))
     layers = linear_layers(model, names).items()
     return next((path for path, layer in layers if owners[id(layer.weight)] > 1), None)
@@ -88,19 +88,19 @@ def add_lora(model: nn.Module, lora: Lora, seed: int) -> None:
 
 
 def added_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
-    """The parameters of all additions of a model."""
+    """Return the parameters of all additions of a model."""
     return (parameter for module in model.modules() if isinstance(module, LowRank) for parameter in module.parameters())
 
 
 def plain_name(name: str) -> str | None:
-    """The name that a tensor has in a model without additions; None for a tensor of an addition."""
+    """Return the name of a tensor in a model without additions; None for a tensor of an addition."""
     if f".{ADDED}." in name:
         return None
     return name.replace(f".{ORIGINAL}", ".weight")
 
 
 def merged(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a model by name, with every addition put into its weight."""
+    """Return the tensors of a model by name, with each addition merged into its weight."""
     tensors = {}
     for name, tensor in state.items():
         plain = plain_name(name)
@@ -108,19 +108,19 @@ def merged(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
             continue
         layer = name.removesuffix(f".{ORIGINAL}")
         if layer != name:
-            a, b, scale = (state[f"{layer}.{ADDED}.{each}"] for each in ("a", "b", "scale"))
-            tensor = tensor + scale * (b @ a)
+            addition = f"{layer}.{ADDED}"
+            tensor = tensor + state[f"{addition}.scale"] * (state[f"{addition}.b"] @ state[f"{addition}.a"])
         tensors[plain] = tensor
     return tensors
 
 
 def merged_state_dict(model: nn.Module) -> dict[str, Tensor]:
-    """Return the state dict of a model as if it had no additions: what an export writes."""
+    """Return the state dict of a model with its additions merged, for an export."""
     return merged({name: tensor.detach() for name, tensor in model.state_dict().items()})
 
 
 def merge(model: nn.Module) -> bool:
-    """Put every addition into its weight for good, in place; whether there were any."""
+    """Merge each addition into its weight, in place and for good; return whether there were any."""
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     layers = [layer for layer in layers if parametrize.is_parametrized(layer, "weight")]
     for layer in layers:

@@ -1,4 +1,4 @@
-"""Parts of a model by name, and which of them a run trains: frozen ones, and the steps at which they are trained again.
+"""Parts of a model by name: the frozen ones of a run, and the steps at which they are trained again.
 
 Source: Howard and Ruder 2018, Universal Language Model Fine-tuning (arXiv 1801.06146), section 3.3, gradual unfreezing
 
@@ -20,7 +20,7 @@ HEAD = "head"
 
 
 def parameters_in(model: nn.Module, parts: Sequence[str]) -> dict[str, nn.Parameter]:
-    """The parameters of the parts, by name. One that another part shares, such as a tied table, has its first name."""
+    """Return the parameters of the parts, by name. A shared parameter, such as a tied table, has its first name."""
     return {name: parameter for name, parameter in model.named_parameters() if is_in(name, parts)}
 
 
@@ -34,7 +34,7 @@ class Thaw:
     starts: tuple[tuple[int, tuple[nn.Parameter, ...]], ...] = ()
 
     def set(self, step: int) -> None:
-        """Freeze or train the parameters as step number `step` (from 0) needs it."""
+        """Freeze or train the parameters for step `step` (from 0)."""
         for start, parameters in self.starts:
             for parameter in parameters:
                 parameter.requires_grad_(step >= start)
@@ -44,18 +44,17 @@ NEVER = Thaw()
 
 
 def thaw(model: nn.Module, parts: Sequence[str], first: int, every: int | None) -> Thaw:
-    """The schedule that trains frozen parts again: all at step `first`, or layer by layer.
+    """Return the schedule that trains frozen parts again: all at step `first`, or layer by layer.
 
-    every: steps from one layer to the next, from the output to the input; None trains them all at once
+    every: steps from one layer to the next, from the output to the input; None trains them all together
     """
     frozen = parameters_in(model, parts)
     if every is None:
         return Thaw(((first, tuple(frozen.values())),))
     numbers = layer_numbers(model)
     layers = sorted({numbers[name] for name in frozen}, reverse=True)
-    return Thaw(
-        tuple(
-            (first + every * wait, tuple(p for name, p in frozen.items() if numbers[name] == layer))
-            for wait, layer in enumerate(layers)
-        )
-    )
+    starts = []
+    for wait, layer in enumerate(layers):
+        parameters = tuple(parameter for name, parameter in frozen.items() if numbers[name] == layer)
+        starts.append((first + every * wait, parameters))
+    return Thaw(tuple(starts))

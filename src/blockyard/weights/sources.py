@@ -1,7 +1,8 @@
-"""Where weights come from: a finished run, a safetensors file, a folder of such files, or a model of a library.
+"""Sources of weights: a finished run, a safetensors file, a folder of such files, or a model of a library.
 
-`read_weights` turns what `init.from` says into tensors by name, in the names of our models. Nothing here runs code of a
-file: a run's checkpoint loads with `weights_only`, and pickles of other programs are refused.
+`find_source` finds the source that `init.from` names, and `read_weights` reads its tensors under the names of our
+models. Nothing here runs code of a file: a run's checkpoint loads with `weights_only`, and pickles of other programs
+are refused.
 
 A model of transformers or timm is `init.from=hf:NAME`, `init.from=timm:NAME`, or a folder of either. `weights/library/`
 has a file for each library, which is found on the disk, finds the model, and converts its config and its weights.
@@ -47,10 +48,10 @@ _MODEL = "model."  # the prefix of the model's weights in a checkpoint
 
 @dataclass(frozen=True)
 class Source:
-    """Where weights lie.
+    """Files with weights.
 
-    files: that hold them; run: the folder of a run, or None
-    library: `hf:NAME` or `timm:NAME`, whose weights have names of their own; None for weights under our names
+    run: the folder of a run, or None
+    library: `hf:NAME` or `timm:NAME` for weights under a library's names; None for weights under our names
     """
 
     path: Path
@@ -62,9 +63,9 @@ class Source:
         return self.library or (f"{self.path} ({self.files[0].name})" if self.run else str(self.path))
 
     def tokenizer_states(self) -> dict[str, Path]:
-        """The files of what the tokenizers of a run learned from its data, by config key.
+        """Return the files with the states that a run's tokenizers learned from its data, by config key.
 
-        Raises UserError where one lies elsewhere: the run that starts from this one gets a copy.
+        Raises UserError for a file outside the run's folder: the run that starts from this one gets a copy.
         """
         if self.run is None:
             return {}
@@ -83,7 +84,7 @@ class SourceWeights:
 
 @dataclass(frozen=True)
 class Outline:
-    """What is known of weights without keeping them: the shape and number type of each, and the hash of all."""
+    """The shape and number type of each weight of a source, and the hash of all, without the values."""
 
     shapes: Mapping[str, tuple[int, ...]]
     sha256: str
@@ -91,18 +92,20 @@ class Outline:
 
 
 def find_source(name: str, *, which: str = "best", outputs: str = "outputs") -> Source:
-    """The source that `init.from` names: a path, a model of a library, or a run as `run=` of other commands names it.
+    """Return the source that `init.from` names: a path, a model of a library, or a run as `run=` names it.
 
     which: the checkpoint of a run, by `WHICH`
-    outputs: where runs are looked up first; then among those of the default outputs
-    Raises UserError where there is none, a file is no safetensors file, or a run is not finished.
+    outputs: the folder in which runs are looked up first; then in the default outputs
+    Raises UserError if there is no source, a file is no safetensors file, or a run is not finished.
     """
     if library_of(name):
         folder = library_folder(name)
         return Source(folder, tuple(files_to_watch(folder)), library=name)
     path = local_path(name, KEY).absolute()
-    if path.is_dir() and not (path / CONFIG).is_file() and (files := files_of_folder(path)):
-        return Source(path, tuple(files))
+    if path.is_dir() and not (path / CONFIG).is_file():
+        files = files_of_folder(path)
+        if files:
+            return Source(path, tuple(files))
     if path.is_file() or path.suffix in (".safetensors", *PICKLES):
         return Source(path, (_safetensors(name, path),))
     if path.is_dir() and not any(path.iterdir()):
@@ -111,7 +114,9 @@ def find_source(name: str, *, which: str = "best", outputs: str = "outputs") -> 
         run = _find_run(name, outputs)
     except UserError as error:
         text = str(error)
-        raise UserError(f"{KEY}={text[4:]}" if text.startswith("run=") else f"{KEY}={name}: {text}") from None
+        if text.startswith("run="):
+            raise UserError(f"{KEY}={text.removeprefix('run=')}") from None
+        raise UserError(f"{KEY}={name}: {text}") from None
     if is_regular(run.path / WEIGHTS) and not run.checkpoints.exists():  # imported or exported
         return Source(run.path, (run.path / WEIGHTS,), run)
     if not run.finished:
@@ -124,7 +129,7 @@ def find_source(name: str, *, which: str = "best", outputs: str = "outputs") -> 
 
 def read_weights(source: Source) -> SourceWeights:
     """Read the tensors of a source. Raises UserError for files that are missing or damaged."""
-    # Token ids mean what the tokenizer learned, so that is a part of the content.
+    # The tokenizer decides the meaning of token ids, so that its state is a part of the content.
     states = [read_member(path) for path in source.tokenizer_states().values()]
     if source.library is not None:
         try:
@@ -141,12 +146,13 @@ def read_weights(source: Source) -> SourceWeights:
     except FileNotFoundError:
         raise UserError(f"{KEY}: {source.run.name} has no {path.name}; init.which names another checkpoint") from None
     saved: dict[str, Any] = content["state_dict"]
-    tensors = merged({name.removeprefix(_MODEL): saved[name] for name in saved if name.startswith(_MODEL)})
+    model_state = {name.removeprefix(_MODEL): saved[name] for name in saved if name.startswith(_MODEL)}
+    tensors = merged(model_state)  # the new run trains whole weights, or its own additions to them
     return SourceWeights(tensors, content_hash(tensors, states))
 
 
 def outline(source: Source) -> Outline:
-    """The names, shapes and hash of a source; its files are read again only after they have changed."""
+    """Return the names, shapes and hash of a source. Its files are read again only after they have changed."""
     try:
         stamps = tuple(stamp(path) for path in (*source.files, *source.tokenizer_states().values()))
     except FileNotFoundError:
@@ -167,7 +173,7 @@ def _outline(path: Path, files: tuple[Path, ...], library: str | None, _stamps: 
 
 
 def _find_run(name: str, outputs: str) -> RunFolder:
-    """A run below `outputs`, or else below the default outputs, where a sweep with outputs of its own finds it."""
+    """Return a run in `outputs`, or else in the default outputs: a sweep may have another folder of outputs."""
     try:
         return find(name, outputs)
     except NoSuchRunError:
@@ -181,19 +187,22 @@ def _find_run(name: str, outputs: str) -> RunFolder:
 
 
 def _safetensors(name: str, path: Path) -> Path:
-    """The path of a safetensors file. Raises UserError for any other."""
+    """Return the path of a safetensors file. Raises UserError for any other file."""
     if path.suffix in PICKLES:
         inside = path.parent.name == "checkpoints" and (path.parent.parent / CONFIG).is_file()
-        what = f"{KEY}={name}: {path.name} is "
         if inside:
-            raise UserError(f"{what}a checkpoint of a run; use {KEY}={path.parent.parent} init.which={path.stem}")
+            raise UserError(
+                f"{KEY}={name}: {path.name} is a checkpoint of a run; use {KEY}={path.parent.parent} "
+                f"init.which={path.stem}"
+            )
         if not path.is_file():
             raise UserError(
                 f"{KEY}={name}: the file does not exist; {KEY}=RUN starts from the weights of a run, and "
                 "`blockyard train resume=RUN` continues one"
             )
         raise UserError(
-            f"{what}not a safetensors file; a pickle can run code as it is read. Convert it once, in Python: "
+            f"{KEY}={name}: {path.name} is not a safetensors file; a pickle can run code as it is read. Convert it "
+            "once, in Python: "
             f"safetensors.torch.save_file(torch.load('{path.name}', weights_only=True), '{path.stem}.safetensors')"
         )
     if not path.is_file():
@@ -201,12 +210,12 @@ def _safetensors(name: str, path: Path) -> Path:
     return path
 
 
-# What a run that others start from says of its weights: what its head predicts, and what its token ids mean.
-
-
 @dataclass(frozen=True)
 class SourceFacts:
-    """Of a run or of a config. task: what its head predicts; layout: of its tokens"""
+    """Facts of the weights of a run or of a config.
+
+    task: text that is equal for two models whose heads predict the same; layout: of their tokens
+    """
 
     task: str
     layout: WeightLayout
@@ -216,22 +225,23 @@ def facts(components: Components) -> SourceFacts:
     """Return the task that weights of these components solve, and the layout of their tokens."""
     ctx, spec, config = components.context(), components.data.spec, components.config
     targets = {key: config[key]["_target_"] for key in ("head", "objective")}
-    if spec.target in (None, "symbols"):  # predicted are token ids, which mean the same wherever the tokenizer is
-        meaning: Any = _nodes(config)
+    if spec.target in (None, "symbols"):  # the head predicts token ids, whose meaning the tokenizers decide
+        meaning: Any = _tokenizer_nodes(config)
     else:
         meaning = list(spec.class_names) or config["data"]["_target_"]
     task = json.dumps([targets, ctx.outputs, meaning], sort_keys=True)
-    # Beside a source there are two sequences, whose tables of positions have grids of their own.
-    return SourceFacts(task, WeightLayout(ctx.tokens.grid if ctx.source is None else None, ctx.tokens.mask is not None))
+    # With a source there are two sequences, and their tables of positions have two grids.
+    grid = ctx.tokens.grid if ctx.source is None else None
+    return SourceFacts(task, WeightLayout(grid, mask=ctx.tokens.mask is not None))
 
 
 def facts_of_run(run: RunFolder, allow: list[str]) -> SourceFacts:
-    """The facts of a finished run. Raises UserError where it cannot be rebuilt, or needs a package not in `allow`."""
+    """Return the facts of a finished run. Raises UserError if it cannot be rebuilt without packages not in `allow`."""
     return facts(components_of(run, allow))
 
 
 def fit_tokenizers(components: Components, source: Source) -> None:
-    """Give tokenizers what those of the source learned, so that token ids mean what they meant there."""
+    """Load the states of the source's tokenizers, so that token ids mean the same as there."""
     for key, path in source.tokenizer_states().items():
         tokenizer = components.tokenizer if key == "tokenizer" else components.source_tokenizer
         try:
@@ -241,7 +251,7 @@ def fit_tokenizers(components: Components, source: Source) -> None:
 
 
 def tokenizer_problems(components: Components, source: Source) -> Iterator[str]:
-    """Why token vectors of the source would stand for other tokens than they did there."""
+    """Yield the reasons why token vectors of the source would stand for other tokens here."""
     if source.run is None:
         tokenizer = components.tokenizer
         if isinstance(tokenizer, TextTokenizer) and tokenizer.learns and tokenizer.state() == {}:
@@ -250,20 +260,22 @@ def tokenizer_problems(components: Components, source: Source) -> Iterator[str]:
                 "it had; start from a run, use a tokenizer that learns nothing, or leave the embedder out of init.parts"
             )
         return
-    theirs, ours, fitted = _nodes(source.run.config), _nodes(components.config), source.tokenizer_states()
+    source_nodes, nodes = _tokenizer_nodes(source.run.config), _tokenizer_nodes(components.config)
+    states = source.tokenizer_states()
+    choices = source.run.facts().get("choices") or {}
     for key in TOKENIZERS:
-        differ = theirs.get(key) != ours.get(key)
-        own = components.tokenizer if key == "tokenizer" else components.source_tokenizer
-        if differ and (key in fitted or isinstance(own, TextTokenizer)):
-            how = "learned" if key in fitted else "has"
+        tokenizer = components.tokenizer if key == "tokenizer" else components.source_tokenizer
+        if source_nodes.get(key) == nodes.get(key):
+            continue
+        if key in states or isinstance(tokenizer, TextTokenizer):
+            verb = "learned" if key in states else "has"
             yield (
-                f"the {key} of {source.run.name} {how} its own token ids, and the one here has other options; use "
-                f"{key}={(source.run.facts().get('choices') or {}).get(key)} with the same options, or leave the "
-                "embedder out of init.parts"
+                f"the {key} of {source.run.name} {verb} its own token ids, and the one here has other options; use "
+                f"{key}={choices.get(key)} with the same options, or leave the embedder out of init.parts"
             )
 
 
-def _nodes(config: Node) -> Node:
+def _tokenizer_nodes(config: Node) -> Node:
     """Return the nodes of a config that decide what its tokenizers compute."""
     return semantic({key: config[key] for key in TOKENIZERS if config.get(key)} | {"allow": config.get("allow")})
 
@@ -295,8 +307,8 @@ def library_of(name: str) -> str | None:
 def library(name: str) -> Library:
     """Return the library of a source such as "hf:NAME"."""
     stem = name.partition(":")[0]
-    module: Library = import_module(f"{__package__}.{LIBRARIES.name}.{stem}").LIBRARY
-    return module
+    reader: Library = import_module(f"{__package__}.{LIBRARIES.name}.{stem}").LIBRARY
+    return reader
 
 
 def library_folder(name: str) -> Path:

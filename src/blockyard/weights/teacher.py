@@ -27,7 +27,7 @@ from blockyard.runs.identity import semantic
 from blockyard.runs.load import components_of, load
 from blockyard.weights.sources import LIBRARY_CONFIG, TOKENIZERS, Source, facts, find_source, library, outline
 from blockyard.weights.transfer import Transfer, compare
-from blockyard.weights.transfer import load as put
+from blockyard.weights.transfer import load as transfer_weights
 
 KEY = "objective.teacher"
 # Modalities whose inputs are values that every tokenizer without token ids reads as they are.
@@ -37,8 +37,8 @@ VALUES = ("image", "series", "vector", "audio")
 class Teacher:
     """A trained model that predicts and is not trained. It is not an `nn.Module`, so that no module holds its weights.
 
-    model: in evaluation mode, without gradients; name: as the config has it
-    sha256: of its config and weights; notes: what the user should know, a sentence each
+    model: in evaluation mode, without gradients; name: from the config
+    sha256: of its config and weights; notes: for the user, a sentence each
     """
 
     def __init__(self, model: nn.Module, name: str, sha256: str, notes: tuple[str, ...] = ()) -> None:
@@ -56,15 +56,15 @@ class Teacher:
         return prediction
 
     def plain(self) -> dict[str, Any]:
-        """As run.json holds it."""
+        """Return plain data, for run.json."""
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
         return {"from": self.name, "sha256": self.sha256, "parameters": parameters, "notes": list(self.notes)}
 
     @staticmethod
     def resolved(node: Node, outputs: str) -> Node:
-        """The node of an objective with the path of its teacher and its hash, as a run's config keeps it.
+        """Return the node of an objective with the path of its teacher and its hash, as a run's config keeps it.
 
-        Raises UserError where the teacher cannot be read, or is not the one that `teacher_sha256` names.
+        Raises UserError if the teacher cannot be read, or differs from `teacher_sha256`.
         """
         name = node.get("teacher")
         if name is None:
@@ -76,9 +76,9 @@ class Teacher:
 
     @staticmethod
     def issues(components: Components) -> Iterator[str]:
-        """Yield why a model cannot learn from its teacher, a sentence each. Computes nothing.
+        """Yield the reasons why a model cannot learn from its teacher, a sentence each. Computes nothing.
 
-        Where there is no reason, the tokenizers of the components know the token ids of the teacher.
+        Without a reason, the tokenizers of the components know the token ids of the teacher afterwards.
         """
         distillation = components.objective.distillation
         assert distillation is not None
@@ -88,54 +88,55 @@ class Teacher:
         try:
             source = _source(components)
             teacher = _components(source, components)
-            different = list(_task_problems(components, teacher))
-            if not different:
+            problems = list(_task_problems(components, teacher))
+            if not problems:
+                # Sizes depend on the vocabulary, and so on the states of the tokenizers.
                 prepare_tokenizers(components)
-                different = list(_size_problems(components, teacher))
-            yield from different
-            if not different and source.run is None:
+                problems = list(_size_problems(components, teacher))
+            yield from problems
+            if not problems and source.run is None:
                 yield from _library_problems(source, teacher)
         except UserError as error:
             yield str(error).removeprefix(f"{KEY}: ").removeprefix(f"{KEY}=")
 
 
 def fingerprint(source: Source) -> str:
-    """The SHA-256 of what a teacher computes: its config, its weights and what its tokenizer learned."""
+    """Return the SHA-256 of a teacher's config, weights and tokenizer states. Raises UserError for weights alone."""
     if source.run is not None:
-        what = source.run.identity
+        config = source.run.identity
     elif source.library is not None:
-        what = hashlib.sha256((source.path / LIBRARY_CONFIG).read_bytes()).hexdigest()
+        config = hashlib.sha256((source.path / LIBRARY_CONFIG).read_bytes()).hexdigest()
     else:
         raise UserError(
             f"{KEY}={source.path}: weights alone do not say what model they are of; name a run, or "
             "hf:FOLDER or timm:FOLDER with its config.json"
         )
     try:
-        return hashlib.sha256(f"{what} {outline(source).sha256}".encode()).hexdigest()
+        return hashlib.sha256(f"{config} {outline(source).sha256}".encode()).hexdigest()
     except UserError as error:
         raise _about_teacher(error) from error
 
 
 def prepare_tokenizers(components: Components) -> None:
-    """Let tokenizers know the token ids of the teacher, before data is read. Raises UserError where they differ."""
+    """Give tokenizers the token ids of the teacher, before data is read. Raises UserError if they have others."""
     source = _source(components)
     for text in _token_problems(components, _components(source, components)):
         raise UserError(f"{KEY}={source}: {text}")
     for key, path in source.tokenizer_states().items():
         tokenizer: Tokenizer = getattr(components, key)
-        learned, own = read_json(path), tokenizer.state()
-        if own not in ({}, learned):
+        state = read_json(path)
+        if tokenizer.state() not in ({}, state):
             raise UserError(
                 f"{KEY}={source}: its token ids stand for others than those of init.from; start from a run with the "
                 "teacher's tokenizer, or leave init.from out"
             )
-        tokenizer.load_state(learned)
+        tokenizer.load_state(state)
 
 
 def load_teacher(components: Components) -> Teacher | None:
-    """The teacher of a run, with its weights; None where the objective names none.
+    """Return the teacher of a run, with its weights; None if the objective names none.
 
-    Raises UserError where it is not there any more, is another one than the config names, or predicts something else.
+    Raises UserError if the teacher is missing, differs from the recorded hash, or has another output.
     """
     distillation = components.objective.distillation
     if distillation is None:
@@ -144,43 +145,47 @@ def load_teacher(components: Components) -> Teacher | None:
     teacher = _components(source, components)
     for text in (*_task_problems(components, teacher), *_size_problems(components, teacher)):
         raise UserError(f"{KEY}={source}: {text}")
-    model = load(source.run, allow=allow_of(components.config)).model if source.run else _of_library(source, teacher)
-    note = () if source.run is None else tuple(_data_notes(components, teacher))
-    return Teacher(model, distillation.teacher, fingerprint(source), note)
+    if source.run is None:
+        return Teacher(_library_model(source, teacher), distillation.teacher, fingerprint(source))
+    model = load(source.run, allow=allow_of(components.config)).model
+    return Teacher(model, distillation.teacher, fingerprint(source), tuple(_data_notes(components, teacher)))
 
 
 def flops(components: Components) -> int:
-    """The FLOPs of the teacher's forward pass of one full sample of the run's data."""
+    """Return the FLOPs of the teacher's forward pass of one full sample of the run's data."""
     teacher = _components(_source(components), components)
     compiled = bool(getattr(components.node("trainer"), "compile", False))
     return flops_by_module(teacher.meta_model(), components.context(), compiled=compiled)[""]
 
 
 def _task_problems(components: Components, teacher: Components) -> Iterator[str]:
-    """Yield why predictions of a teacher cannot be targets of a run, whatever the sizes of both.
+    """Yield the reasons why predictions of a teacher cannot be targets of a run, whatever the sizes of both.
 
     components: of the run
     """
-    own, theirs = components.objective, teacher.objective
-    if type(own) is not type(theirs):
+    objective, of_teacher = components.objective, teacher.objective
+    if type(objective) is not type(of_teacher):
         yield (
-            f"it was trained for objective={_choice(theirs)}, and this run is for {_choice(own)}; both have to predict "
-            "the same"
+            f"it was trained for objective={_choice(of_teacher)}, and this run is for {_choice(objective)}; both have "
+            "to predict the same"
         )
         return
-    if own.own_position != theirs.own_position:
+    if objective.own_position != of_teacher.own_position:
         yield "it has another objective.shift: its predictions stand at other positions"
         return
-    if own.needs_causal not in (None, teacher.context().causal):
-        yield f"it is {'causal' if teacher.context().causal else 'bidirectional'}, and objective={_choice(own)} is not"
+    is_causal = teacher.context().causal
+    if objective.needs_causal not in (None, is_causal):
+        direction = "causal" if is_causal else "bidirectional"
+        yield f"it is {direction}, and objective={_choice(objective)} is not"
         return
     yield from _token_problems(components, teacher)
 
 
 def _size_problems(components: Components, teacher: Components) -> Iterator[str]:
-    """Yield why a teacher cannot read the inputs of a run, or predicts other classes or token ids."""
-    if different := list(_shape_problems(components.data.spec, teacher.data.spec)):
-        yield from different
+    """Yield the reasons why a teacher cannot read the inputs of a run, or predicts other classes or token ids."""
+    problems = list(_shape_problems(components.data.spec, teacher.data.spec))
+    if problems:
+        yield from problems
         return
     outputs, predicted = components.context().outputs, teacher.context().outputs
     if outputs != predicted:
@@ -196,45 +201,50 @@ def _choice(component: object) -> str:
     return type(component).__module__.rpartition(".")[2]
 
 
-def _shape_problems(own: DataSpec, theirs: DataSpec) -> Iterator[str]:
-    """Yield what of the inputs or the classes differs; a text may be shorter than those of the teacher."""
-    if own.modality != theirs.modality:
-        yield f"it reads {theirs.things}, and this run {own.things}"
+def _shape_problems(spec: DataSpec, of_teacher: DataSpec) -> Iterator[str]:
+    """Yield the differences of inputs or classes. A text may be shorter than the teacher's texts."""
+    if spec.modality != of_teacher.modality:
+        yield f"it reads {of_teacher.things}, and this run {spec.things}"
         return
-    named = own.class_names and theirs.class_names
-    if own.classes != theirs.classes or (named and own.class_names != theirs.class_names):
+    named = spec.class_names and of_teacher.class_names
+    if spec.classes != of_teacher.classes or (named and spec.class_names != of_teacher.class_names):
         yield (
-            f"its data has {theirs.classes} classes{_named(theirs)}, and this run's {own.classes}{_named(own)}; they "
-            "have to be the same, in the same order"
+            f"its data has {of_teacher.classes} classes{_named(of_teacher)}, and this run's "
+            f"{spec.classes}{_named(spec)}; they have to be the same, in the same order"
         )
-    shorter = len(own.shape) == 1 and own.target in (None, "symbols") and own.shape[0] <= theirs.shape[0]
-    if own.shape != theirs.shape and not shorter:
-        yield f"its inputs have the shape {list(theirs.shape)}, and this run's {list(own.shape)}"
+    shorter = len(spec.shape) == 1 and spec.target in (None, "symbols") and spec.shape[0] <= of_teacher.shape[0]
+    if spec.shape != of_teacher.shape and not shorter:
+        yield f"its inputs have the shape {list(of_teacher.shape)}, and this run's {list(spec.shape)}"
 
 
 def _named(spec: DataSpec) -> str:
-    names = spec.class_names
-    return f" ({', '.join(names[:4])}{', ...' if len(names) > 4 else ''})" if names else ""
+    """Return the first names of the classes in brackets; empty for classes without names."""
+    if not spec.class_names:
+        return ""
+    names = list(spec.class_names[:4])
+    if len(spec.class_names) > 4:
+        names.append("...")
+    return f" ({', '.join(names)})"
 
 
 def _token_problems(components: Components, teacher: Components) -> Iterator[str]:
-    """Yield why what the model reads would stand for something else to the teacher."""
+    """Yield the tokenizers by which inputs or token ids mean something else to the teacher."""
     for key in TOKENIZERS:
-        own, theirs = components.config.get(key), teacher.config.get(key)
-        if own is None and theirs is None:
+        if components.config.get(key) is None and teacher.config.get(key) is None:
             continue
-        ours: Tokenizer = getattr(components, key)
-        others: Tokenizer = getattr(teacher, key)
-        if _meaning(components, own) == _meaning(teacher, theirs) or _reads_values(components, ours, others):
+        tokenizer: Tokenizer = getattr(components, key)
+        of_teacher: Tokenizer = getattr(teacher, key)
+        if _meaning(components, key) == _meaning(teacher, key) or _reads_values(components, tokenizer, of_teacher):
             continue
         yield (
-            f"its {key} is {_choice(others)} and this run's {_choice(ours)}, or one with other options; inputs and "
-            "token ids have to stand for the same"
+            f"its {key} is {_choice(of_teacher)} and this run's {_choice(tokenizer)}, or one with other options; "
+            "inputs and token ids have to stand for the same"
         )
 
 
-def _meaning(components: Components, node: Node | None) -> Any:
-    """What decides what the token ids of a tokenizer stand for: its options, or the content of its file."""
+def _meaning(components: Components, key: str) -> Any:
+    """Return the facts that decide the meaning of a tokenizer's token ids: its options, or the hash of its file."""
+    node = components.config.get(key)
     if node is None:
         return None
     if node.get("sha256") is not None:
@@ -243,16 +253,17 @@ def _meaning(components: Components, node: Node | None) -> Any:
 
 
 def _reads_values(components: Components, *tokenizers: Tokenizer) -> bool:
-    """Whether both tokenizers read the values of the data as they are."""
+    """Return whether both tokenizers read the values of the data unchanged."""
     spec = components.data.spec
-    plain = all(not each.reads_levels and not each.reads_ids and not each.gives_pairs for each in tokenizers)
-    return spec.modality in VALUES and spec.vocabulary is None and plain and components.tokens().vocabulary is None
+    if spec.modality not in VALUES or spec.vocabulary is not None or components.tokens().vocabulary is not None:
+        return False
+    return not any(t.reads_levels or t.reads_ids or t.gives_pairs for t in tokenizers)
 
 
 def _data_notes(components: Components, teacher: Components) -> Iterator[str]:
-    """Yield what the user should know of the data that the teacher was trained on."""
-    here, there = (semantic({"data": each.config["data"]}) for each in (components, teacher))
-    if here != there:
+    """Yield notes for the user on the teacher's training data."""
+    data, of_teacher = semantic({"data": components.config["data"]}), semantic({"data": teacher.config["data"]})
+    if data != of_teacher:
         yield (
             "the teacher was trained on other data, or on another split of it: it may have seen samples that this run "
             "is evaluated on"
@@ -267,12 +278,12 @@ def _find(name: str, outputs: str) -> Source:
 
 
 def _about_teacher(error: UserError) -> UserError:
-    """The same error of a source of weights, about the key that names a teacher."""
+    """Return the error of a source of weights with the key that names a teacher."""
     return UserError(str(error).replace("init.from", KEY))
 
 
 def _source(components: Components) -> Source:
-    """Where the teacher lies. Raises UserError where it is not there, or another one than the config names."""
+    """Return the teacher's source. Raises UserError if it is missing, or differs from the recorded hash."""
     distillation = components.objective.distillation
     assert distillation is not None
     source = _find(distillation.teacher, str(components.config.get("outputs") or "outputs"))
@@ -289,7 +300,7 @@ def _check_hash(name: str, expected: str | None, actual: str) -> None:
 
 
 def _components(source: Source, components: Components) -> Components:
-    """The teacher's components; those of a library's model with the data and the objective of the run."""
+    """Return the teacher's components. A library's model gets the data and the objective of the run."""
     if source.run is not None:
         return components_of(source.run, allow_of(components.config))
     assert source.library is not None
@@ -297,32 +308,34 @@ def _components(source: Source, components: Components) -> Components:
         config = library(source.library).config(source.path)
     except UserError as error:
         raise UserError(f"{KEY}={source}: {error}") from error
-    config = config | {
-        key: components.config[key] for key in ("data", "objective", "allow") if key in components.config
-    }
+    # A library's model has no data of its own, and learns nothing: it predicts for the run's objective.
+    for key in ("data", "objective", "allow"):
+        if key in components.config:
+            config = config | {key: components.config[key]}
     try:
         return Components(config)
     except ValueError as error:
         raise UserError(f"{KEY}={source}: {error}") from error
 
 
-def _of_library(source: Source, teacher: Components) -> nn.Module:
-    """A library's model with its weights, for inputs of the run's sizes. Raises UserError where they do not fit."""
+def _library_model(source: Source, teacher: Components) -> nn.Module:
+    """Return a library's model with its weights, for inputs of the run's sizes. Raises UserError if they do not fit."""
     assert source.library is not None
     weights = library(source.library).weights(source.path)
     for text in _library_problems(source, teacher):
         raise UserError(f"{KEY}={source}: {text}")
     model = teacher.model(0)
-    put(model, weights, _transfer(source, teacher, model), ours=facts(teacher).layout)
+    transfer_weights(model, weights, _transfer(source, teacher, model), target_layout=facts(teacher).layout)
     return model
 
 
 def _library_problems(source: Source, teacher: Components) -> Iterator[str]:
-    """Yield which weights of a library's model do not fit the sizes of the run."""
+    """Yield the weights of a library's model that do not fit the sizes of the run."""
     for text in _transfer(source, teacher, teacher.meta_model()).problems(None, strict=True):
-        yield text.partition("; init.strict")[0]
+        yield text.partition("; init.strict")[0]  # the options of init are not a teacher's
 
 
 def _transfer(source: Source, teacher: Components, model: nn.Module) -> Transfer:
     stored = outline(source)
-    return compare(model, stored.shapes, None, head=True, ours=facts(teacher).layout, dtypes=stored.dtypes)
+    layout = facts(teacher).layout
+    return compare(model, stored.shapes, None, head=True, target_layout=layout, dtypes=stored.dtypes)

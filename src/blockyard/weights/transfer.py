@@ -1,8 +1,8 @@
-"""Which tensors of a source a model takes: by name and shape, part by part.
+"""Transfer of a source's tensors into a model, by name and shape, part by part.
 
-A tensor is taken where name and shape agree. A learned table of positions of another grid is resized, if its scheme
-can, and a table of token ids loses or gains the row of the mask. The others are left: those of the model keep their
-initial values, those of the source are not used.
+A tensor is taken if name and shape agree. A learned table of positions of another grid is resized, if its scheme can,
+and a table of token ids loses or gains the row of the mask. Other tensors are left: a tensor of the model keeps its
+initial values, a tensor of the source is not used.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class WeightLayout:
 UNKNOWN = WeightLayout()
 
 
-class Fitting:
-    """Resizes tables to the tokens of a model: those of positions by their scheme, those of token ids by the mask."""
+class TableResizer:
+    """Resizes tables to the tokens of a model: tables of positions by their scheme, tables of token ids by the mask."""
 
-    def __init__(self, model: nn.Module, theirs: WeightLayout, ours: WeightLayout) -> None:
-        self.theirs, self.ours = theirs, ours
+    def __init__(self, model: nn.Module, source: WeightLayout, target: WeightLayout) -> None:
+        self.source, self.target = source, target
         modules = dict(model.named_modules())
-        names = {id(tensor): name for name, tensor in reversed(own_tensors(model).items())}
+        names = {id(tensor): name for name, tensor in reversed(plain_tensors(model).items())}
         self.schemes = {
             f"{path}.{name}": module
             for path, module in modules.items()
@@ -57,37 +57,42 @@ class Fitting:
             for name, _ in module.named_parameters(recurse=False)
         }
         embedders = [module for module in modules.values() if isinstance(module, Embedder)]
-        self.token_tables = {names[id(each.table)] for each in embedders if each.table is not None}
+        self.token_tables = {names[id(embedder.table)] for embedder in embedders if embedder.table is not None}
 
-    def fitted(self, name: str, own: Tensor, value: Tensor) -> Tensor | None:
-        """A tensor of the source as one of the model's; None where it is taken as it is, or cannot be.
+    def resized(self, name: str, target: Tensor, source: Tensor) -> Tensor | None:
+        """Return a source tensor resized to the model's shape, or None if it needs no change or cannot be resized.
 
-        own: the model's, whose row of the mask stays where the source has none
+        target: the tensor of the model; it keeps its row of the mask if the source has none
         """
         if name in self.schemes:
-            return self.schemes[name].resized(name.rpartition(".")[2], value, self.theirs.grid)
-        if name not in self.token_tables or self.theirs.mask == self.ours.mask or value.shape[1:] != own.shape[1:]:
+            return self.schemes[name].resized(name.rpartition(".")[2], source, self.source.grid)
+        if name not in self.token_tables or self.source.mask == self.target.mask:
             return None
-        rows = len(own) - self.ours.mask
-        if len(value) - self.theirs.mask != rows:
+        # The mask is the last row, so that all other token ids have the same rows in both tables.
+        rows = len(target) - self.target.mask
+        if source.shape[1:] != target.shape[1:] or len(source) - self.source.mask != rows:
             return None
-        return torch.cat([value[:rows], own[rows:]])
+        return torch.cat([source[:rows], target[rows:]])
 
 
-def own_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The tensors of a model by the names they have without additions."""
-    state = model.state_dict(keep_vars=True)
-    return {plain: tensor for name, tensor in state.items() if (plain := plain_name(name)) is not None}
+def plain_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors of a model by their names without LoRA, and without its additions."""
+    tensors = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        plain = plain_name(name)
+        if plain is not None:
+            tensors[plain] = tensor
+    return tensors
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """What a model takes of a source, by the names of tensors.
+    """Names of the tensors that a model takes of a source, and of the tensors that are left.
 
-    taken: as they are; resized: tables of positions and of token ids, with the shapes of source and model
+    taken: unchanged tensors; resized: tables of positions and of token ids, with the shapes in source and model
     missing: tensors of the model that the source lacks; differing: tensors of another shape, with both shapes
     outside: tensors of the model in no part that is taken; unused: tensors of the source
-    unusable: why the numbers of a tensor are no weights, a sentence each
+    unusable: the reason why the numbers of a tensor are no weights, a sentence each
     """
 
     taken: tuple[str, ...]
@@ -99,9 +104,9 @@ class Transfer:
     unusable: tuple[str, ...] = ()
 
     def problems(self, parts: tuple[str, ...] | None, *, strict: bool) -> Iterator[str]:
-        """Why these weights cannot be taken; `strict` also objects to what would be left."""
+        """Yield the reasons why these weights cannot be taken. strict: also refuse tensors that would be left"""
         shapes = [
-            f"{name} ({_text(theirs)} there, {_text(ours)} here)" for name, (theirs, ours) in self.differing.items()
+            f"{name} ({_text(source)} there, {_text(target)} here)" for name, (source, target) in self.differing.items()
         ]
         if not self.taken and not self.resized:
             names = sorted((*self.missing, *self.outside))
@@ -111,7 +116,8 @@ class Transfer:
             return
         if self.unusable:
             more = len(self.unusable) - 1
-            yield self.unusable[0] + (f" (and {more} more tensor{'s' if more > 1 else ''})" if more else "")
+            tensors = "tensor" if more == 1 else "tensors"
+            yield f"{self.unusable[0]} (and {more} more {tensors})" if more else self.unusable[0]
         if not strict:
             return
         otherwise = "init.strict=false leaves such tensors at their initial values, init.parts=[...] leaves out parts"
@@ -119,24 +125,25 @@ class Transfer:
             yield f"its shapes differ: {fold(shapes)}; {otherwise}"
         if self.missing:
             yield f"it lacks {fold(self.missing)}; {otherwise}"
-        of_parts = {part.partition(".")[0] for part in parts or ()}
-        ours = {name.partition(".")[0] for name in (*self.taken, *self.resized, *self.differing)}
-        extra = [
-            name for name in self.unused if (top := name.partition(".")[0]) in ours and (not parts or top in of_parts)
-        ]
-        extra = [name for name in extra if name not in self.differing and name not in self.outside]
+        # Only modules that the model takes something of: a source may have other heads, which nobody asked for.
+        modules = {name.partition(".")[0] for name in (*self.taken, *self.resized, *self.differing)}
+        if parts:
+            modules &= {part.partition(".")[0] for part in parts}
+        of_modules = [name for name in self.unused if name.partition(".")[0] in modules]
+        extra = [name for name in of_modules if name not in self.differing and name not in self.outside]
         if extra:
             yield f"it also has {fold(extra)}, which this model lacks; init.strict=false leaves them out"
 
     def plain(self) -> dict[str, Any]:
-        """As run.json holds it."""
-        shapes = {"resized": self.resized, "differing": self.differing}
+        """Return plain data, for run.json."""
+
+        def listed(shapes: Mapping[str, tuple[Shape, Shape]]) -> dict[str, list[list[int]]]:
+            return {name: [list(source), list(target)] for name, (source, target) in shapes.items()}
+
         return {
             "taken": list(self.taken),
-            **{
-                key: {name: [list(each) for each in pair] for name, pair in value.items()}
-                for key, value in shapes.items()
-            },
+            "resized": listed(self.resized),
+            "differing": listed(self.differing),
             "missing": list(self.missing),
             "outside": list(self.outside),
             "unused": list(self.unused),
@@ -145,12 +152,15 @@ class Transfer:
     def __str__(self) -> str:
         """One line for the terminal."""
         texts = [f"{len(self.taken)} tensors taken"]
-        texts += [f"{name} resized from {_text(a)} to {_text(b)}" for name, (a, b) in self.resized.items()]
-        texts += [
-            f"{name} left, of shape {_text(a)} there and {_text(b)} here" for name, (a, b) in self.differing.items()
-        ]
-        for what, names in (("initial", (*self.missing, *self.outside)), ("not used", self.unused)):
-            texts += [f"{what}: {fold(names)}"] if names else []
+        for name, (source, target) in self.resized.items():
+            texts.append(f"{name} resized from {_text(source)} to {_text(target)}")
+        for name, (source, target) in self.differing.items():
+            texts.append(f"{name} left, of shape {_text(source)} there and {_text(target)} here")
+        initial = (*self.missing, *self.outside)
+        if initial:
+            texts.append(f"initial: {fold(initial)}")
+        if self.unused:
+            texts.append(f"not used: {fold(self.unused)}")
         return "; ".join(texts)
 
 
@@ -160,18 +170,18 @@ def compare(
     parts: tuple[str, ...] | None,
     *,
     head: bool,
-    theirs: WeightLayout = UNKNOWN,
-    ours: WeightLayout = UNKNOWN,
+    source_layout: WeightLayout = UNKNOWN,
+    target_layout: WeightLayout = UNKNOWN,
     dtypes: Mapping[str, torch.dtype] | None = None,
 ) -> Transfer:
-    """What `model`, with or without additions of LoRA, takes of tensors with these shapes. Allocates nothing.
+    """Return the transfer of tensors with these shapes into `model`, with or without LoRA. Allocates nothing.
 
-    parts: that are taken; None is all, with the head where `head` says that it predicts the same
-    theirs, ours: the tokens of the source and of the model
-    dtypes: the number types of the source's tensors; None where they are known to be the model's
+    parts: the parts that are taken; None is all, with the head if `head`: it predicts the same in both
+    source_layout, target_layout: of the tokens in the source and in the model
+    dtypes: the number types of the source's tensors; None if they are known to be the model's
     """
-    tensors, fitting = own_tensors(model), Fitting(model, theirs, ours)
-    first: dict[int, str] = {}  # tensors that several names share are one
+    tensors, resizer = plain_tensors(model), TableResizer(model, source_layout, target_layout)
+    first: dict[int, str] = {}  # a tensor with several names, such as a tied head, is transferred once
     for name, tensor in tensors.items():
         first.setdefault(id(tensor), name)
     taken, resized, missing, differing, outside = [], {}, [], {}, []
@@ -183,7 +193,7 @@ def compare(
             outside.append(name)
         elif name not in shapes:
             missing.append(name)
-        elif fitting.fitted(name, tensor.to("meta"), torch.empty(shapes[name], device="meta")) is not None:
+        elif resizer.resized(name, tensor.to("meta"), torch.empty(shapes[name], device="meta")) is not None:
             resized[name] = (shapes[name], shape)
         elif shapes[name] == shape:
             taken.append(name)
@@ -191,17 +201,25 @@ def compare(
             differing[name] = (shapes[name], shape)
     shared = {name for name, tensor in tensors.items() if first[id(tensor)] != name}
     unused = [name for name in shapes if name not in taken and name not in resized and name not in shared]
-    problems = (
-        number_type_problem(name, dtypes[name], tensors[name].dtype, shapes)
-        for name in (*taken, *resized)
-        if dtypes is not None
+    unusable = []
+    if dtypes is not None:
+        for name in (*taken, *resized):
+            problem = number_type_problem(name, dtypes[name], tensors[name].dtype, shapes)
+            if problem is not None:
+                unusable.append(problem)
+    return Transfer(
+        taken=tuple(taken),
+        resized=resized,
+        missing=tuple(missing),
+        differing=differing,
+        outside=tuple(outside),
+        unused=tuple(unused),
+        unusable=tuple(unusable),
     )
-    unusable = tuple(problem for problem in problems if problem is not None)
-    return Transfer(tuple(taken), resized, tuple(missing), differing, tuple(outside), tuple(unused), unusable)
 
 
 def _warn_of_tied(tensors: Mapping[str, Tensor], source: Mapping[str, Tensor], transfer: Transfer) -> None:
-    """Warn of a tensor that is one of its own in the source, such as a head, and shared with another in the model."""
+    """Warn of a tensor that is separate in the source, such as a head, and shared with another tensor in the model."""
     first: dict[int, str] = {}
     for name, tensor in tensors.items():
         kept = first.setdefault(id(tensor), name)
@@ -216,41 +234,39 @@ def load(
     source: Mapping[str, Tensor],
     transfer: Transfer,
     *,
-    theirs: WeightLayout = UNKNOWN,
-    ours: WeightLayout = UNKNOWN,
+    source_layout: WeightLayout = UNKNOWN,
+    target_layout: WeightLayout = UNKNOWN,
 ) -> None:
-    """Put the taken tensors of a source into a model. Raises UserError where one of them is not finite."""
-    tensors, fitting = own_tensors(model), Fitting(model, theirs, ours)
+    """Copy the taken tensors of a source into a model. Raises UserError if one of them is not finite."""
+    tensors, resizer = plain_tensors(model), TableResizer(model, source_layout, target_layout)
     _warn_of_tied(tensors, source, transfer)
     with torch.no_grad():
         for name in (*transfer.taken, *transfer.resized):
-            own, value = tensors[name], source[name].to(tensors[name].dtype)
+            model_tensor = tensors[name]
+            value = source[name].to(model_tensor.dtype)
             if name in transfer.resized:
-                fitted = fitting.fitted(name, own, value)
-                assert fitted is not None, "only what can be resized is"
-                value = fitted
-            if own.is_floating_point() and not bool(torch.isfinite(value).all()):
+                resized = resizer.resized(name, model_tensor, value)
+                assert resized is not None, "`compare` has resized it already"
+                value = resized
+            if model_tensor.is_floating_point() and not bool(torch.isfinite(value).all()):
                 raise UserError(f"init.from: {name} holds values that are not finite")
-            own.copy_(value)
-
-
-def _text(shape: Shape) -> str:
-    return " x ".join(map(str, shape)) or "a scalar"
-
-
-# The hash of tensors by name: the same for the same weights, whatever file they lie in.
+            model_tensor.copy_(value)
 
 
 def content_hash(tensors: Mapping[str, Tensor], more: Iterable[bytes] = ()) -> str:
-    """Return the SHA-256, in hex, of names, types, shapes and values, in the order of the names.
+    """Return the SHA-256, in hex, of names, types, shapes and values: the same in whatever file the weights lie.
 
     more: further content that belongs to the tensors
     """
     digest = hashlib.sha256()
-    for name in sorted(tensors):
+    for name in sorted(tensors):  # files keep tensors in any order
         tensor = tensors[name].detach().contiguous()
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     for content in more:
         digest.update(hashlib.sha256(content).digest())
     return digest.hexdigest()
+
+
+def _text(shape: Shape) -> str:
+    return " x ".join(map(str, shape)) or "a scalar"

@@ -152,13 +152,13 @@ def test_of_many_classes_texts_have_the_nearest_centroid_of_words(monkeypatch: p
 
 
 def test_large_samples_are_read_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_baselines, "MOST_READ", 640)
-    monkeypatch.setattr(_baselines, "LEAST_READ", 3)
+    monkeypatch.setattr(_baselines, "MAX_READ_VALUES", 640)
+    monkeypatch.setattr(_baselines, "MIN_READ_SAMPLES", 3)
     split: Any = Samples(torch.zeros(100, 1, 8, 8), torch.zeros(100, dtype=torch.long))
     assert len(_baselines.chosen(split, 50)) == 10
     assert _baselines.features(split.batch(torch.arange(4), None)).shape == (4, 64)
     wide = Batch(torch.zeros(2, 3, 224, 224))
-    assert _baselines.features(wide).shape[1] <= _baselines.MOST_FEATURES
+    assert _baselines.features(wide).shape[1] <= _baselines.MAX_FEATURES
     vocabulary = torch.zeros(0, 0)
     with pytest.raises(ValueError, match="token ids"):
-        _baselines._grown(vocabulary, _baselines.MOST_VOCABULARY + 1)
+        _baselines._grown(vocabulary, _baselines.MAX_VOCABULARY + 1)

@@ -11,7 +11,7 @@ from sklearn.metrics import f1_score, matthews_corrcoef, roc_auc_score, top_k_ac
 from torch import Tensor
 
 from blockyard.contracts import Batch, DataSpec, TokenSpec
-from blockyard.objective._named_metrics import TAKEN
+from blockyard.objective._named_metrics import OBJECTIVE_COLUMNS
 from blockyard.objective.classify import Classify
 from blockyard.objective.next_token import NextToken
 from blockyard.objective.tag import Tag
@@ -95,7 +95,7 @@ def test_a_column_that_the_objective_has_is_refused(metrics: Any) -> None:
     objective = Tag(metrics=metrics)
     with pytest.raises(ValueError, match="is a column of this objective; name yours by another"):
         objective.check_outputs(objective.outputs(data, TokenSpec((8,), vocabulary=9)))
-    assert "macro_f1" in TAKEN
+    assert "macro_f1" in OBJECTIVE_COLUMNS
 
 
 def test_names_alone_are_columns_and_directions() -> None:

@@ -378,7 +378,7 @@ def test_every_optimizer_with_a_rule_exists() -> None:
 
 
 def test_check_prints_roles_and_factors(capsys: pytest.CaptureFixture[str]) -> None:
-    assert check_command.run([*SMALL, MUP, "model.dim=128", "head.tied=true", "position=none"]) == 0
+    assert check_command.check(*SMALL, MUP, "model.dim=128", "head.tied=true", "position=none") == 0
     text = capsys.readouterr().out
     (line,) = (line for line in text.splitlines() if line.startswith("blocks.*.token_mixer, blocks.*.channel_mixer"))
     assert line.split()[2:4] == ["hidden,", "residual"]
@@ -386,7 +386,7 @@ def test_check_prints_roles_and_factors(capsys: pytest.CaptureFixture[str]) -> N
     (line,) = (line for line in text.splitlines() if line.startswith("embedder"))
     assert "input, output, vector" in line  # of a table that the head shares
     assert "2 times as wide as its base; factors: logits 0.5, scores 0.7071, branch 1, embedding 1" in text
-    assert check_command.run(list(SMALL)) == 0
+    assert check_command.check(*SMALL) == 0
     assert "roles" not in capsys.readouterr().out
 
 

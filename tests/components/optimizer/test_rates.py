@@ -167,7 +167,7 @@ NEW = ("rates", "decays", "adamw_lr")
 
 
 def test_check_prints_the_groups(capsys: pytest.CaptureFixture[str]) -> None:
-    assert check_command.run([*VIT, "optimizer.rates={embedder: 10}", "optimizer.decays={position: 0.5}"]) == 0
+    assert check_command.check(*VIT, "optimizer.rates={embedder: 10}", "optimizer.decays={position: 0.5}") == 0
     text = capsys.readouterr().out
     printed = {line.split("  ")[0]: line.split()[-3:] for line in text.splitlines()}
     assert printed["embedder.proj.weight"] == ["256", "0.01", "0.05"]
@@ -177,5 +177,5 @@ def test_check_prints_the_groups(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_check_refuses_a_name_that_matches_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert check_command.run([*VIT, "optimizer.rates={embedding: 10}"]) == 2
+    assert check_command.check(*VIT, "optimizer.rates={embedding: 10}") == 2
     assert "there are embedder, position, prefix" in capsys.readouterr().err

@@ -20,7 +20,9 @@ from blockyard.data.files.unpacked import check_member
 from blockyard.errors import UserError, first_line, near
 
 KINDS = (".npz", ".npy")
-# What numpy and zipfile raise for a file that is damaged, encrypted, compressed in an unknown way or nested too deep.
+Kind = Literal["image", "symbols", "series", "vector"]
+_CHECKED = 2**20  # values that are looked at together: an array may be mapped, and larger than the memory
+# Raised by numpy and zipfile for a file that is damaged, encrypted, compressed in an unknown way or nested too deep.
 UNREADABLE = (
     *(OSError, EOFError, ValueError, KeyError, TypeError, OverflowError, MemoryError, SyntaxError, RuntimeError),
     *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError),
@@ -28,7 +30,7 @@ UNREADABLE = (
 
 
 def read_array(path: Path, name: str, key: str) -> np.ndarray:
-    """Return an array of a file: the one called `name` of an .npz, or that of an .npy. Raises UserError.
+    """Return the array `name` of an .npz, or the array of an .npy. Raises UserError.
 
     key: of the option that names it, for messages
     """
@@ -86,21 +88,23 @@ def _checked(path: Path, name: str, array: np.ndarray) -> np.ndarray:
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-# What an array of inputs holds, by its type and shape, and whether its values can be read as that.
-
-Kind = Literal["image", "symbols", "series", "vector"]
-
-
 def kind_of(values: np.ndarray, kind: Kind | Literal["auto"], where: str) -> Kind:
-    """Return what the inputs are. kind: the option; where: the file and the array. Raises UserError."""
+    """Return the kind of an array of inputs, by its type and shape. Raises UserError where it is not of `kind`.
+
+    kind: the option; where: the file and the array
+    """
     if kind == "auto":
         if values.ndim == 2:
             kind = "vector" if values.dtype.kind == "f" else "symbols"
         else:
             kind = "image" if values.dtype == np.uint8 else "series"
-    axes = {"image": (3, 4), "symbols": (2,), "series": (3,), "vector": (2,)}[kind]
-    right = values.dtype == np.uint8 if kind == "image" else values.dtype.kind in ("biu" if kind == "symbols" else "f")
-    if values.ndim not in axes or not right:
+    if kind == "image":
+        fits = values.dtype == np.uint8 and values.ndim in (3, 4)
+    elif kind == "symbols":
+        fits = values.dtype.kind in "biu" and values.ndim == 2
+    else:
+        fits = values.dtype.kind == "f" and values.ndim == (3 if kind == "series" else 2)
+    if not fits:
         raise UserError(
             f"{where}: {values.dtype} of shape {values.shape} cannot be read as {kind} (images are uint8, "
             "token ids integers (n, N), series floats (n, steps, C), vectors floats (n, F)); convert it"
@@ -111,7 +115,7 @@ def kind_of(values: np.ndarray, kind: Kind | Literal["auto"], where: str) -> Kin
 def check_inputs(
     values: np.ndarray, kind: Kind | Literal["auto"], vocabulary: int | None, path: Path, name: str
 ) -> None:
-    """Raise UserError for a shape that is nothing known, infinite values, and ids beyond the vocabulary."""
+    """Raise UserError for an unknown shape, infinite values, and ids beyond the vocabulary."""
     if values.dtype.kind not in "biuf" or not 2 <= values.ndim <= 4:
         raise UserError(f"{path}, {name}: {values.dtype} of shape {values.shape}; inputs are numbers, 2 to 4 axes")
     if values.dtype.kind == "f":
@@ -122,18 +126,18 @@ def check_inputs(
         refuse_rows(path, name, f"a token id below 0 or from data.vocabulary={most} on", bad)
 
 
-_CHECKED = 2**20  # values that are looked at together: an array may be mapped, and larger than the memory
-
-
 def _rows_with(values: np.ndarray, bad: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Which rows have a value that is bad, (n,)."""
+    """Return a mask (n,) of the rows that have a bad value."""
     step = max(1, _CHECKED // max(1, math.prod(values.shape[1:])))
-    parts = (values[start : start + step] for start in range(0, len(values), step))
-    return np.concatenate([bad(part).reshape(len(part), -1).any(1) for part in parts])
+    masks = []
+    for start in range(0, len(values), step):
+        part = values[start : start + step]
+        masks.append(bad(part).reshape(len(part), -1).any(1))
+    return np.concatenate(masks)
 
 
 def check_targets(target: np.ndarray, values: np.ndarray, kind: Kind, path: Path, name: str) -> None:
-    """Raise UserError for targets of another number of rows, of NaN, and of a shape that is nothing known."""
+    """Raise UserError for targets of another number of rows, of NaN, and of an unknown shape."""
     if len(target) != len(values):
         raise UserError(f"{path}: {len(values)} rows of inputs and {len(target)} targets")
     if target.dtype.kind == "f":

@@ -1,4 +1,4 @@
-"""The folder of what is expensive to compute again: trained tokenizers and indices of shards."""
+"""The folder of results that are expensive to compute again: trained tokenizers and indices of shards."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ IDLE = 60.0  # seconds after which the temporary file of another process counts 
 
 def cache_dir() -> Path:
     """Return BLOCKYARD_CACHE, or the platform's cache folder."""
-    if named := os.environ.get("BLOCKYARD_CACHE"):
-        return Path(os.path.expanduser(named))
+    folder = os.environ.get("BLOCKYARD_CACHE")
+    if folder:
+        return Path(os.path.expanduser(folder))
     if sys.platform == "darwin":
         base = Path.home() / "Library" / "Caches"
     elif sys.platform == "win32":

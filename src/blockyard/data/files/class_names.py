@@ -1,8 +1,8 @@
-"""Names of classes as data has them: spellings of one number are one name, and what looks like an error is reported.
+"""Names of classes as data has them: spellings of one number are one name, and names that look wrong are reported.
 
 Labels 1 and 1.0, as pandas writes a column without and with a gap, are one class where all labels are whole numbers; 01
-and 1 are texts, and differ. Two kinds of names are reported: those that look alike, such as `spam`, `spam ` and `Spam`,
-or é of one character and of two; and those that many tools write for a missing value, such as NaN.
+and 1 are texts, and differ. Two kinds of names are reported: names that look alike, such as `spam`, `spam ` and `Spam`,
+or é of one character and of two; and names that many tools write for a missing value, such as NaN.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from blockyard.errors import fold, quoted
 
 log = logging.getLogger("blockyard")
 
-LIKE_MISSING = frozenset(
-    {"nan", "na", "n/a", "#n/a", "<na>", "null", "none"}
-)  # texts that many tools write for a missing value
+# Texts that many tools write for a missing value.
+LIKE_MISSING = frozenset({"nan", "na", "n/a", "#n/a", "<na>", "null", "none"})
 _WHOLE = re.compile(r"(0|-?[1-9][0-9]*)(\.0*)?")
 
 
@@ -30,7 +29,7 @@ def plain_number(name: str) -> str:
 
 
 def plain_names(names: Iterable[str]) -> dict[str, str]:
-    """Return what each label is called: `plain_number` where all are whole numbers, else itself."""
+    """Return the name of each label: `plain_number` of it where all are whole numbers, else itself."""
     names = set(names)
     if all(_WHOLE.fullmatch(name) for name in names):
         return {name: plain_number(name) for name in names}

@@ -20,7 +20,6 @@ In a .conllu file the words are in the second column and their tags, the parts o
 
 from __future__ import annotations
 
-import gzip
 import re
 import zlib
 from collections import Counter
@@ -29,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blockyard.data.files.tables import named
+from blockyard.data.files.unpacked import open_text
 from blockyard.errors import UserError, quoted
 
 SUFFIXES = (".conll", ".conllu", ".iob", ".iob2", ".bio")
@@ -49,7 +49,7 @@ class Sentence:
 
 
 def is_conll(text: str) -> bool:
-    """Whether a name is that of a file with a word in each line."""
+    """Return whether a file of this name has a word in each line."""
     return _suffix(Path(text)) in SUFFIXES
 
 
@@ -58,9 +58,9 @@ def read_conll(
 ) -> list[Sentence]:
     """Return the sentences of a file, plain or gzipped.
 
-    token, tag: columns of the words and of their tags, from 1; None is that of the format
+    token, tag: columns of the words and of their tags, from 1; None is the column of the format
     comments: whether lines that begin with # before the first word of a sentence are left out
-    tagged: whether tags are read; without them, a line needs no other column than that of its word
+    tagged: whether tags are read; without them, a line needs no other column than its word
     Raises UserError for a file that is not UTF-8 text, and for lines that lack one of the columns.
     """
     universal = _suffix(path) == ".conllu"
@@ -78,6 +78,7 @@ def read_conll(
             continue
         if comments and not forms and line.startswith("#") and not line.startswith("#\t"):
             continue
+        # Not `split()`: other white space, such as a no-break space, may be a part of a word.
         columns = line.split("\t") if "\t" in line else [cell for cell in line.split(" ") if cell]
         if columns[0] == _DOCUMENT or (universal and _NO_WORD.fullmatch(columns[0])):
             continue
@@ -93,11 +94,16 @@ def read_conll(
 
 
 def refuse_mixed_tags(files: Mapping[Path, Sequence[Sentence]]) -> None:
-    """Raise UserError naming the tags that are not of spans, with their lines, where most are. files: what each has.
+    """Raise UserError naming the tags that are not of spans, with their lines, where most tags are.
 
-    Most are where more tags, or the tags of more words, are of spans than are not; O is neither.
+    Most tags are of spans if more tags, or the tags of more words, are of spans than are not. O is neither.
+
+    files: the sentences of each
     """
-    counts = Counter(tag for sentences in files.values() for each in sentences for tag in each.tags)
+    counts: Counter[str] = Counter()
+    for sentences in files.values():
+        for sentence in sentences:
+            counts.update(sentence.tags)
     del counts[OUTSIDE]
     other = [tag for tag in counts if not SPAN_TAG.fullmatch(tag)]
     words = sum(counts[tag] for tag in other)
@@ -105,10 +111,12 @@ def refuse_mixed_tags(files: Mapping[Path, Sequence[Sentence]]) -> None:
         return
     problems = []
     for path, sentences in files.items():
-        for tag in other:
-            lines = [line for each in sentences for line, own in zip(each.lines, each.tags, strict=True) if own == tag]
-            if lines:
-                problems.append(f"{path}, {named(lines)}: the tag {quoted(tag)}")
+        lines: dict[str, list[int]] = {tag: [] for tag in other}
+        for sentence in sentences:
+            for line, tag in zip(sentence.lines, sentence.tags, strict=True):
+                if tag in lines:
+                    lines[tag].append(line)
+        problems += [f"{path}, {named(lines[tag])}: the tag {quoted(tag)}" for tag in other if lines[tag]]
     if problems:
         raise UserError(
             f"{'; '.join(problems)}. Most other tags are of spans: O, or B-, I-, M-, E-, L-, S-, U- or W- and a type; "
@@ -117,29 +125,34 @@ def refuse_mixed_tags(files: Mapping[Path, Sequence[Sentence]]) -> None:
 
 
 def _cells(path: Path, number: int, columns: list[str], token: int, tag: int | None) -> tuple[str, str]:
-    """The word of a line and the cell of its tag, None being the last one."""
+    """Return the word of a line and the cell of its tag. tag: its column; None is the last one"""
     needed = max(token, tag or 1)
     if len(columns) < needed:
+        options = f"data.token={token}"
+        if tag not in (None, token):
+            options += f" data.tag={tag}"
         raise UserError(
-            f"{path}, line {number}: {len(columns)} columns, and data.token={token}"
-            f"{'' if tag in (None, token) else f' data.tag={tag}'} need {needed}; columns are separated by tabs or "
-            "spaces"
+            f"{path}, line {number}: {len(columns)} columns, and {options} need {needed}; columns are separated by "
+            "tabs or spaces"
         )
-    form, name = columns[token - 1].strip(), columns[(tag or len(columns)) - 1].strip()
-    if not form or not name:
-        raise UserError(f"{path}, line {number}: {'an empty word' if not form else f'{quoted(form)} has no tag'}")
+    form = columns[token - 1].strip()
+    name = columns[(tag or len(columns)) - 1].strip()
+    if not form:
+        raise UserError(f"{path}, line {number}: an empty word")
+    if not name:
+        raise UserError(f"{path}, line {number}: {quoted(form)} has no tag")
     return form, name
 
 
 def _suffix(path: Path) -> str:
-    return Path(path.stem).suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
+    if path.suffix.lower() == ".gz":
+        path = path.with_suffix("")
+    return path.suffix.lower()
 
 
 def _lines(path: Path) -> list[str]:
     try:
-        with (gzip.open if path.suffix.lower() == ".gz" else open)(
-            path, "rt", encoding="utf-8-sig", newline=None
-        ) as file:
+        with open_text(path) as file:
             return [line.rstrip("\n") for line in file]
     except (UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path} cannot be read as UTF-8 text, plain or .gz: {error}") from error

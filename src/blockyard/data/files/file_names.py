@@ -1,4 +1,4 @@
-"""The names of files: which are no data, and how another system spells one."""
+"""The names of files: names that are no data, and spellings of other systems."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_hidden(name: str) -> bool:
 def data_files(root: Path, files: Iterable[Path], suffixes: Collection[str] = ()) -> list[Path]:
     """Return the files that are data, sorted. One line of the log counts the others, once in a process.
 
-    root: the folder or archive that they are below, by whose own name nothing is hidden
+    root: the folder or archive of the files; its own name hides nothing
     suffixes: of files that are read, in lower case; without any, all are
     """
     depth = len(root.parts)
@@ -37,11 +37,10 @@ def data_files(root: Path, files: Iterable[Path], suffixes: Collection[str] = ()
             others.append(file)
         else:
             data.append(file)
-    counts = [
-        f"{len(left)} {kind}, such as {left[0].relative_to(root)}"
-        for kind, left in (("hidden or of the system", hidden), ("of other formats", others))
-        if left
-    ]
+    counts = []
+    for kind, left_out in (("hidden or of the system", hidden), ("of other formats", others)):
+        if left_out:
+            counts.append(f"{len(left_out)} {kind}, such as {left_out[0].relative_to(root)}")
     if counts:
         _report(logging.WARNING if others else logging.INFO, f"{root}: files left out: {'; '.join(counts)}")
     return data
@@ -67,7 +66,9 @@ def spelled(name: str, exists: Callable[[str], bool]) -> str | None:
     """
     if exists(name):
         return name
-    spellings = (
-        unicodedata.normalize(form, path) for path in (name, name.replace("\\", "/")) for form in ("NFC", "NFD")
-    )
-    return next(filter(exists, spellings), None)
+    for path in (name, name.replace("\\", "/")):
+        for form in ("NFC", "NFD"):
+            spelling = unicodedata.normalize(form, path)
+            if exists(spelling):
+                return spelling
+    return None

@@ -22,7 +22,7 @@ class Graph:
 
 
 def checked(graph: Graph, max_nodes: int, connected: bool) -> Graph:
-    """Return a graph with each edge once. Raises ValueError for edges that are none, and for a graph that is too large.
+    """Return a graph with each edge once. Raises ValueError for invalid edges, and for a graph that is too large.
 
     An edge may be written in both directions, with equal codes, as the edge_index of PyTorch Geometric has it.
     """

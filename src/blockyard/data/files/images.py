@@ -24,6 +24,16 @@ if TYPE_CHECKING:
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM", "GIF")
 MAX_PIXELS = 89_478_485  # beyond it Pillow warns of an image made to exhaust memory
 MAX_RESIZED = 2**24  # pixels
+# EXIF orientation -> the name of Pillow's operation that turns the stored pixels upright.
+_TURNS = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
 # The suffixes that Pillow has for `FORMATS`.
 SUFFIXES = frozenset({".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".webp", ".tif", ".tiff", ".gif"}) | {
     *(".pbm", ".pgm", ".ppm", ".pnm", ".pfm")
@@ -65,9 +75,9 @@ def open_image(stream: Path | BinaryIO, name: object = None, *, channels: int) -
 
 
 def displayed(images: Iterable[tuple[Path | BinaryIO, object]]) -> list[str]:
-    """Return how images differ from the pixels that they store, by their number; nothing of one that does not.
+    """Return how images differ from the pixels that they store, by their number; images that do not are left out.
 
-    images: each with its name, as `open_image` takes them; only those with an alpha channel are decoded
+    images: each with its name, as `open_image` takes them; only images with an alpha channel are decoded
     """
     differences = []
     for number, (stream, name) in enumerate(images):
@@ -82,7 +92,7 @@ def displayed(images: Iterable[tuple[Path | BinaryIO, object]]) -> list[str]:
 
 @contextmanager
 def _opened(stream: Path | BinaryIO, name: object) -> Iterator[Image]:
-    """Open an image file; whatever goes wrong with it then is a UserError that says why it cannot be read."""
+    """Open an image file. Raises UserError with the reason for any error inside."""
     from PIL import Image
 
     try:
@@ -93,18 +103,6 @@ def _opened(stream: Path | BinaryIO, name: object) -> Iterator[Image]:
     except Exception as error:  # decoders raise nearly anything on a damaged file
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{name or stream} cannot be read as an image ({reason}); repair or remove it") from error
-
-
-# EXIF orientation -> the name of Pillow's operation that turns the stored pixels upright.
-_TURNS = {
-    2: "FLIP_LEFT_RIGHT",
-    3: "ROTATE_180",
-    4: "FLIP_TOP_BOTTOM",
-    5: "TRANSPOSE",
-    6: "ROTATE_270",
-    7: "TRANSVERSE",
-    8: "ROTATE_90",
-}
 
 
 def _turned(stored: Image) -> Image:
@@ -177,7 +175,9 @@ def centred(image: Image, size: int) -> Image:
         return image.crop((left, top, left + size, top + size))
     # A thin image would be huge: only its crop is computed, which rounds some pixels differently.
     across, down = image.width / width, image.height / height
-    right, bottom = min((left + size) * across, image.width), min((top + size) * down, image.height)
+    # Rounding may put an edge beyond the image, which Pillow refuses.
+    right = min((left + size) * across, image.width)
+    bottom = min((top + size) * down, image.height)
     return image.resize((size, size), Image.Resampling.BILINEAR, (left * across, top * down, right, bottom))
 
 

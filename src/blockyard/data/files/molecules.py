@@ -1,15 +1,17 @@
-"""Reading molecules as graphs from lines of JSON, plain or gzipped.
+"""Reading molecules as graphs from lines of JSON, plain or gzipped, and from tables with SMILES by rdkit.
 
     {"atoms": [[6, 3, 0], [8, 1, 0]], "bonds": [[0, 1, 2]], "y": [-0.77, null], "split": "train"}
 
 atoms: one list of whole numbers for each node; bonds: two nodes, counted from 0, and the whole numbers of their edge,
 once or in both directions
 y: real values, null where there is none; further keys are left alone
+
+    smiles,solubility,split            atoms: atomic number, degree, charge, hydrogens, aromatic, in a ring
+    CCO,1.1,train                      bonds: 1 single, 2 double, 3 triple, 4 aromatic; conjugated
 """
 
 from __future__ import annotations
 
-import gzip
 import importlib.util
 import json
 import math
@@ -23,14 +25,17 @@ import numpy as np
 from blockyard.data.files.class_names import LIKE_MISSING, plain_names
 from blockyard.data.files.graph import Graph, checked
 from blockyard.data.files.tables import check_unique, column_names, read_table, unique_keys
+from blockyard.data.files.unpacked import open_text
 from blockyard.errors import UserError, quoted
 
 if TYPE_CHECKING:
     import pandas
 
-
 LARGEST = 2**31  # of a whole number
 _SHOWN = 10  # lines that one message names
+SMILES = "smiles"
+NODE_COLUMNS = 6
+_AROMATIC = 4
 
 
 class Line(NamedTuple):
@@ -47,23 +52,6 @@ class Widths(NamedTuple):
     nodes: int
     edges: int
     targets: int
-
-
-def first_widths(path: Path, *, targets: bool = True) -> Widths | None:
-    """Return the widths of a file; None where its first lines cannot be read, which `read_lines` then tells.
-
-    targets: whether it must have y
-    """
-    widths = None
-    try:
-        for _, text in _texts(path):
-            record = json.loads(text)
-            widths = widths or Widths(len(record["atoms"][0]), 0, _count(record["y"]) if targets else 1)
-            if record["bonds"]:
-                return widths._replace(edges=len(record["bonds"][0]) - 2)
-    except (UserError, ValueError, LookupError, TypeError, RecursionError):
-        pass
-    return widths
 
 
 def read_lines(path: Path, max_nodes: int, connected: bool) -> list[Line]:
@@ -103,7 +91,9 @@ def read_unlabelled(path: Path, nodes: int, edges: int, max_nodes: int, connecte
                 graph = _graph(record[SMILES], [0.0])
             else:
                 _check_columns(record, nodes)
-                graph = parse({**record, "y": 0.0} if isinstance(record, dict) else record, Widths(nodes, edges, 1))
+                # `parse` wants targets; the line keeps its own record, from which they may be read by name.
+                with_target = {**record, "y": 0.0} if isinstance(record, dict) else record
+                graph = parse(with_target, Widths(nodes, edges, 1))
             lines.append(Line(number, checked(graph, max_nodes, connected), record))
         except (ValueError, RecursionError) as error:
             problems.append((number, f"not JSON ({error})" if isinstance(error, json.JSONDecodeError) else str(error)))
@@ -115,6 +105,44 @@ def read_unlabelled(path: Path, nodes: int, edges: int, max_nodes: int, connecte
     return lines
 
 
+def read_smiles(path: Path, values: tuple[str, ...] | None, max_nodes: int, connected: bool) -> list[Line]:
+    """Read every molecule of a table. Raises UserError with every line that is wrong, and why."""
+    from rdkit import rdBase
+
+    names, table = target_columns(path, values), _read(path)
+    if not names:
+        raise UserError(f"{path} has no column of numbers; name the targets with data.values=[...]")
+    lines, problems = [], []
+    with rdBase.BlockLogs():  # rdkit prints a line for each SMILES that it refuses
+        for number, row in _numbered(table):
+            try:
+                graph = _graph(row[SMILES], [_number(name, row[name]) for name in names])
+                lines.append(Line(number, checked(graph, max_nodes, connected), row))
+            except ValueError as error:
+                problems.append((number, str(error)))
+    refuse_lines(path, problems)
+    return lines
+
+
+def first_widths(path: Path, *, targets: bool = True) -> Widths | None:
+    """Return the widths of a file; None where its first lines cannot be read, which `read_lines` reports.
+
+    targets: whether it must have y
+    """
+    widths = None
+    try:
+        for _, text in _texts(path):
+            record = json.loads(text)
+            if widths is None:
+                values = record["y"] if targets else None
+                widths = Widths(len(record["atoms"][0]), 0, len(values) if isinstance(values, list) else 1)
+            if record["bonds"]:
+                return widths._replace(edges=len(record["bonds"][0]) - 2)
+    except (UserError, ValueError, LookupError, TypeError, RecursionError):
+        pass
+    return widths
+
+
 def _check_columns(record: Any, nodes: int) -> None:
     """Raise ValueError for a first atom of another number of columns than the run reads."""
     atoms = record.get("atoms") if isinstance(record, dict) else None
@@ -124,7 +152,7 @@ def _check_columns(record: Any, nodes: int) -> None:
 
 
 def is_table(name: str) -> bool:
-    """Whether a file of this name is a table with SMILES."""
+    """Return whether a file of this name is a table with SMILES."""
     return name.removesuffix(".gz").endswith(".csv")
 
 
@@ -139,7 +167,7 @@ def _rows_of(path: Path) -> Iterator[tuple[int, Any]]:
 def plain_classes(path: Path, key: str) -> dict[str, str]:
     """Return the labels that lines have under a key, or rows in a column, and the class of each, as `plain_names` does.
 
-    Empty for a file that cannot be read, which reading the molecules then tells.
+    Empty for a file that cannot be read, which `read_lines` or `read_smiles` reports.
     """
     try:
         if is_table(path.name):
@@ -148,7 +176,8 @@ def plain_classes(path: Path, key: str) -> dict[str, str]:
             values = [json.loads(text).get(key) for _, text in _texts(path)]
     except (UserError, ValueError, LookupError, AttributeError, RecursionError):
         return {}
-    return plain_names(name for value in values if (name := _label(value)) is not None)
+    labels = map(_label, values)
+    return plain_names(label for label in labels if label is not None)
 
 
 def label_of(line: Line, key: str) -> str:
@@ -168,8 +197,8 @@ def values_of(line: Line, keys: tuple[str, ...], *, labels: bool) -> list[float]
     for key in keys:
         value = line.record.get(key)
         number = _number(key, value)
-        if math.isinf(number) or (labels and number not in (0, 1) and not math.isnan(number)):
-            raise ValueError(f"{key}: {quoted(value)} is {'neither 0 nor 1' if labels else 'not a finite number'}")
+        if labels and number not in (0, 1) and not math.isnan(number):
+            raise ValueError(f"{key}: {quoted(value)} is neither 0 nor 1")
         numbers.append(number)
     if all(math.isnan(number) for number in numbers):
         raise ValueError(f"it has no {' nor '.join(keys)}; leave the line out")
@@ -224,12 +253,8 @@ def parse(record: Any, widths: Widths) -> Graph:
     return Graph(nodes, bonds[:, :2], bonds[:, 2:], _targets(record["y"], widths.targets))
 
 
-def _count(targets: Any) -> int:
-    return len(targets) if isinstance(targets, list) else 1
-
-
 def _table(name: str, rows: Any, width: int) -> np.ndarray:
-    """Lists of `width` whole numbers each, as (n, width). Raises ValueError for anything else."""
+    """Return lists of `width` whole numbers each as an array (n, width). Raises ValueError for anything else."""
     if not isinstance(rows, list):
         raise ValueError(f"{name}: {quoted(rows)} is not a list")
     for row in rows:
@@ -256,20 +281,12 @@ def _targets(values: Any, count: int) -> list[float]:
 def _texts(path: Path) -> Iterator[tuple[int, str]]:
     """Return the number, from 1, and the text of each line that is not blank."""
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig") as file:
-            yield from ((number, text) for number, text in enumerate(file, start=1) if text.strip())
+        with open_text(path) as file:
+            for number, text in enumerate(file, start=1):
+                if text.strip():
+                    yield number, text
     except (UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path} cannot be read ({error}); expected lines of JSON in UTF-8, plain or .gz") from error
-
-
-# Molecules of a table as graphs, by rdkit: the extra `molecules`.
-#
-# smiles,solubility,split            atoms: atomic number, degree, charge, hydrogens, aromatic, in a ring
-# CCO,1.1,train                      bonds: 1 single, 2 double, 3 triple, 4 aromatic; conjugated
-
-SMILES = "smiles"
-NODE_COLUMNS = 6
-_AROMATIC = 4
 
 
 def unavailable() -> str | None:
@@ -309,25 +326,6 @@ def _is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, str) and value.strip().lower() in {"", *LIKE_MISSING})
 
 
-def read_smiles(path: Path, values: tuple[str, ...] | None, max_nodes: int, connected: bool) -> list[Line]:
-    """Read every molecule of a table. Raises UserError with every line that is wrong, and why."""
-    from rdkit import rdBase
-
-    names, table = target_columns(path, values), _read(path)
-    if not names:
-        raise UserError(f"{path} has no column of numbers; name the targets with data.values=[...]")
-    lines, problems = [], []
-    with rdBase.BlockLogs():  # rdkit prints a line for each SMILES that it refuses
-        for number, row in _numbered(table):
-            try:
-                graph = _graph(row[SMILES], [_number(name, row[name]) for name in names])
-                lines.append(Line(number, checked(graph, max_nodes, connected), row))
-            except ValueError as error:
-                problems.append((number, str(error)))
-    refuse_lines(path, problems)
-    return lines
-
-
 def _graph(smiles: Any, target: list[float]) -> Graph:
     from rdkit import Chem
 
@@ -340,13 +338,13 @@ def _graph(smiles: Any, target: list[float]) -> Graph:
         (a.GetAtomicNum(), a.GetDegree(), a.GetFormalCharge(), a.GetTotalNumHs(), a.GetIsAromatic(), a.IsInRing())
         for a in molecule.GetAtoms()
     ]
-    bonds = [(b.GetBeginAtomIdx(), b.GetEndAtomIdx(), _kind(b), b.GetIsConjugated()) for b in molecule.GetBonds()]
-    table = np.array(bonds, dtype=np.int64).reshape(-1, 4)
+    bonds = []
+    for bond in molecule.GetBonds():
+        # rdkit counts an aromatic bond as 1.5.
+        order = _AROMATIC if bond.GetIsAromatic() else int(bond.GetBondTypeAsDouble())
+        bonds.append((bond.GetBeginAtomIdx(), bond.GetEndAtomIdx(), order, bond.GetIsConjugated()))
+    table = np.array(bonds, dtype=np.int64).reshape(-1, 4)  # (bonds, 4), also without any bond
     return Graph(np.array(atoms, dtype=np.int64), table[:, :2], table[:, 2:], target)
-
-
-def _kind(bond: Any) -> int:
-    return _AROMATIC if bond.GetIsAromatic() else int(bond.GetBondTypeAsDouble())
 
 
 def _number(name: str, value: Any) -> float:
@@ -362,9 +360,9 @@ def _number(name: str, value: Any) -> float:
 
 
 def _numbered(table: pandas.DataFrame) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Return the line and the cells of each row of a table."""
-    rows = zip(table.index, table.itertuples(index=False, name=None), strict=True)
-    return ((int(line), dict(zip(table.columns, row, strict=True))) for line, row in rows)
+    """Yield the line and the cells of each row of a table."""
+    for line, row in zip(table.index, table.itertuples(index=False, name=None), strict=True):
+        yield int(line), dict(zip(table.columns, row, strict=True))
 
 
 def _read(path: Path) -> pandas.DataFrame:
@@ -373,4 +371,5 @@ def _read(path: Path) -> pandas.DataFrame:
     check_unique(path, names, names)
     if names and SMILES not in names:
         raise UserError(f"{path} has no column {SMILES!r}; it has {_listed(names)}")
+    # Of a file that cannot be read no column is known: `read_table` then says why.
     return read_table(path, {f"column {number}": name for number, name in enumerate(names or [SMILES], start=1)})

@@ -1,7 +1,7 @@
 """Reads a Parquet or Arrow file in a process of its own before the real read.
 
-Their readers check few of the offsets in a file: damaged bytes can end the process by a signal, without a message. What
-the other process has read and validated in full is safe here. A file is validated once for each set of columns.
+Their readers check few of the offsets in a file: damaged bytes can end the process by a signal, without a message. A
+file that the other process has read and validated in full is safe here. It is validated once for each set of columns.
 
 Reference: pyarrow.Table.validate(full=True)
 """
@@ -24,15 +24,15 @@ PARQUET, ARROW, STREAM = "parquet", "arrow", "arrow stream"
 
 
 def verify(path: Path, kind: str, columns: Sequence[str] = ()) -> list[str]:
-    """Return the columns of a file that can be read without harm. Raises UserError for one that cannot.
+    """Return the columns of a file that can be read without harm. Raises UserError for a damaged file.
 
-    kind: parquet, arrow or arrow stream; columns: that will be read
+    kind: parquet, arrow or arrow stream; columns: the ones that will be read
     """
     return verify_all([path], kind, columns)[0]
 
 
 def verify_all(paths: Sequence[Path], kind: str, columns: Sequence[str] = ()) -> list[list[str]]:
-    """Do the same for several files, in one process."""
+    """Return the columns of several files as `verify` does, in one process."""
     files = tuple((str(Path(path).absolute()), *_version(path)) for path in paths)
     result = _verified(files, kind, tuple(dict.fromkeys(columns)))
     if isinstance(result, str):
@@ -47,7 +47,7 @@ def _version(path: Path) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def _verified(files: tuple[Any, ...], kind: str, columns: tuple[str, ...]) -> tuple[tuple[str, ...], ...] | str:
-    """Return the columns of each file; or what is wrong with one of them, which is kept as well."""
+    """Return the columns of each file, or the problem of the first damaged one; both are cached."""
     paths = [file[0] for file in files]
     child = subprocess.run(
         [sys.executable, "-P", "-m", __name__],
@@ -69,7 +69,9 @@ def _end(code: int, stderr: bytes) -> str:
     if code < 0:
         return f"by {signal.Signals(-code).name}"
     lines = stderr.decode("utf-8", "replace").strip().splitlines()
-    return f"with exit code {code}" + (f" ({lines[-1][:200]})" if lines else "")
+    if not lines:
+        return f"with exit code {code}"
+    return f"with exit code {code} ({lines[-1][:200]})"
 
 
 def _read(path: str, kind: str, columns: Sequence[str]) -> list[str]:
@@ -81,16 +83,17 @@ def _read(path: str, kind: str, columns: Sequence[str]) -> list[str]:
 
         names = list(pyarrow.parquet.ParquetFile(path).schema_arrow.names)
         there = [name for name in columns if names.count(name) == 1]
-        table = pyarrow.parquet.read_table(path, columns=there) if there else None
-    else:
-        mapped = pa.memory_map(path)
-        reader = pa.ipc.open_file(mapped) if kind == ARROW else pa.ipc.open_stream(mapped)
-        names = list(reader.schema.names)
-        there = [name for name in columns if names.count(name) == 1]
-        table = reader.read_all() if there or kind == STREAM else None
-        table = table.select(there) if there and table is not None else table
-    if table is not None:
-        table.validate(full=True)
+        if there:
+            pyarrow.parquet.read_table(path, columns=there).validate(full=True)
+        return names
+    mapped = pa.memory_map(path)
+    reader = pa.ipc.open_file(mapped) if kind == ARROW else pa.ipc.open_stream(mapped)
+    names = list(reader.schema.names)
+    there = [name for name in columns if names.count(name) == 1]
+    if there:
+        reader.read_all().select(there).validate(full=True)
+    elif kind == STREAM:
+        reader.read_all().validate(full=True)
     return names
 
 
@@ -98,6 +101,7 @@ def main() -> int:
     """Write a line for each file to standard output: its columns, or why it cannot be read."""
     import resource
 
+    # A crash is expected here, and a core file of it would fill the disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     paths, kind, columns = json.load(sys.stdin)
     for path in paths:

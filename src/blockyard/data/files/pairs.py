@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import zlib
 from pathlib import Path
 
 from blockyard.data.files.split_names import SPLIT, SPLIT_NAMES, SPLIT_NUMBERS, split_number
+from blockyard.data.files.unpacked import open_text
 
 Pair = tuple[str, str]  # source, target
 
@@ -26,22 +26,26 @@ def read_pairs(path: Path, source: str, target: str) -> tuple[list[Pair], list[i
     has_split = SPLIT in header
     has_header = has_split or not (source.isdigit() and target.isdigit())
     names = header if has_header else []  # a first line of texts may hold a number, which names no column
-    columns = [_column(path, header, names, key, name) for key, name in (("source", source), ("target", target))]
-    rows = [row for _, row in lines[has_header:]]
-    required = len(header) if has_split else 1 + max(columns)
-    for number, row in lines[has_header:]:
+    source_column = _column(path, header, names, "source", source)
+    target_column = _column(path, header, names, "target", target)
+    required = len(header) if has_split else 1 + max(source_column, target_column)
+    pairs: list[Pair] = []
+    splits: list[str] = []
+    for number, row in lines[1:] if has_header else lines:
         if len(row) < required:
             raise ValueError(
                 f"line {number} of {path} has {len(row)} columns, too few: expected {required} separated by tabs"
             )
-    pairs = [(row[columns[0]], row[columns[1]]) for row in rows]
-    return pairs, _splits(path, [row[header.index(SPLIT)] for row in rows]) if has_split else None
+        pairs.append((row[source_column], row[target_column]))
+        if has_split:
+            splits.append(row[header.index(SPLIT)])
+    return pairs, _splits(path, splits) if has_split else None
 
 
 def _lines(path: Path) -> list[tuple[int, list[str]]]:
     """Return the number and the cells of each line that is not empty."""
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="") as file:
+        with open_text(path, newline="") as file:
             reader = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
             return [(reader.line_num, row) for row in reader if row]
     except (UnicodeDecodeError, OSError, EOFError, csv.Error, zlib.error) as error:
@@ -51,7 +55,12 @@ def _lines(path: Path) -> list[tuple[int, list[str]]]:
 
 
 def _column(path: Path, header: list[str], names: list[str], key: str, name: str) -> int:
-    index = names.index(name) if name in names else int(name) - 1 if name.isdigit() else -1
+    """Return the index of a column. key: of the option that names it. Raises ValueError for one that is not there."""
+    index = -1
+    if name in names:
+        index = names.index(name)
+    elif name.isdigit():
+        index = int(name) - 1
     if not 0 <= index < len(header):
         listed = ", ".join(header)[:200]
         raise ValueError(

@@ -45,7 +45,8 @@ def read_ts(path: Path) -> Records:
             raise UserError(f"{path}: series with time stamps are not supported; write their values at equal steps")
         if (key, rest.split(" ")[0]) == ("@classlabel", "false"):
             raise UserError(f"{path}: its series have no classes (@classLabel false)")
-    records, problems = Records([], []), []
+    records = Records([], [])
+    problems = []
     channels: int | None = None
     for number, line in enumerate(lines[start + 1 :], start=start + 2):
         if not line.strip() or line.startswith("#"):

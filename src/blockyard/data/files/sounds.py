@@ -28,7 +28,7 @@ FASTEST = 1_000_000  # samples a second; converting between rates takes memory i
 
 
 class BadSoundError(ValueError):
-    """A file that cannot be used; the text says why and follows its name."""
+    """A file that cannot be used. The text says why, and messages put the file's name before it."""
 
 
 class SoundFiles:
@@ -56,11 +56,13 @@ class SoundFiles:
 
     def content(self, name: str) -> bytes:
         """Return the bytes of a file."""
-        own = spelled(name, self._exists)
-        if own is None:
+        spelling = spelled(name, self._exists)
+        if spelling is None:
             raise BadSoundError("no such file")
         try:
-            return self.archive.read(own) if self.archive is not None else (self.root / own).read_bytes()
+            if self.archive is not None:
+                return self.archive.read(spelling)
+            return (self.root / spelling).read_bytes()
         except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
             raise BadSoundError(f"cannot be read: {' '.join(str(error).split())}") from error
 
@@ -135,7 +137,7 @@ def _compressed(content: bytes) -> tuple[int, Any]:
 
 
 def _to_floats(samples: Any) -> Any:
-    """Samples as float64 in [-1, 1]."""
+    """Return samples as float64 in [-1, 1]. Raises BadSoundError for other values."""
     if samples.dtype == np.uint8:
         raise BadSoundError("has 8 bits a sample, too few to hear soft sounds; convert the recording to 16 bits")
     if samples.dtype.kind == "i":  # 24 bits are the upper ones of 32

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-import gzip
 from pathlib import Path
 
 from blockyard.data.files.tables import encoding_of
+from blockyard.data.files.unpacked import open_text
 
 
 def row_lines(path: Path) -> list[int]:
@@ -17,9 +17,10 @@ def row_lines(path: Path) -> list[int]:
     """
     if not path.name.removesuffix(".gz").endswith(".csv"):
         return []
-    lines, last = list[int](), 0
+    lines: list[int] = []
+    last = 0
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding=encoding_of(path), newline="") as file:
+        with open_text(path, encoding_of(path), newline="") as file:
             reader = csv.reader(file)
             for cells in reader:
                 if len(cells) > 1 or any(cell.strip() for cell in cells):

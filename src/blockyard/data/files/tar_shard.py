@@ -23,9 +23,15 @@ from blockyard.data.files.cache import IDLE, cache_dir
 from blockyard.data.files.digest import sha256
 from blockyard.errors import UserError, first_line
 
+log = logging.getLogger("blockyard")
+
 _BLOCK = 512  # bytes; an archive ends with two blocks of zeros
 _META = re.compile(r"__[^/]*__($|/)")  # names that webdataset leaves out
 LONGEST_LABEL = 1_000  # bytes
+FORMAT = 1  # of an index
+# Seconds since the last change of a shard, before which it is not cached: it could change once more within the
+# resolution of the file system's clock.
+_SETTLED = 2.0
 
 
 class Member(NamedTuple):
@@ -43,44 +49,22 @@ class TarSample(NamedTuple):
     label: str
 
 
-class TarImages:
-    """Images inside shards. where: (n, 3) int64, the number of the shard, and the start and size in bytes."""
+def samples_of(shard: Path, label: str) -> list[TarSample]:
+    """Return the samples of a shard, from a cached index where it has one, so that headers are read only once.
 
-    def __init__(self, shards: list[Path], where: Tensor) -> None:
-        self.shards, self.where = shards, where
+    An entry holds the size of the shard and the time of its last change, and is computed again where they differ.
 
-    def __len__(self) -> int:
-        return len(self.where)
-
-    def __getitem__(self, index: int) -> tuple[Path, Member]:
-        shard, start, size = self.where[index].tolist()
-        return self.shards[shard], Member(start, size)
-
-    def select(self, indices: Tensor) -> TarImages:
-        """Return the images of the samples `indices` (m,)."""
-        return TarImages(self.shards, self.where[indices])
-
-
-def read_member(shard: Path, member: Member) -> bytes:
-    """Return the content of a member. Raises UserError where the shard has become shorter."""
-    with shard.open("rb") as file:
-        file.seek(member.start)
-        content = file.read(member.size)
-    if len(content) < member.size:
-        raise UserError(f"{shard} is shorter than it was when the run began; restore it")
-    return content
-
-
-class MemberName(NamedTuple):
-    """A member as messages call it; its name is looked up only then."""
-
-    shard: Path
-    member: Member
-
-    def __str__(self) -> str:
-        with tarfile.open(self.shard, "r:") as archive:
-            place = next((info.name for info in archive if info.offset_data == self.member.start), "a member")
-        return f"{self.shard}: {place}"
+    label: the ending of the members with the class. Raises UserError as `read_shard`.
+    """
+    path = cache_dir() / "shards" / f"{sha256([str(shard.absolute()), label])[:32]}.json"
+    state = _state(shard, label)
+    cached = _cached(path, state)
+    if cached is not None:
+        return cached
+    samples = list(read_shard(shard, label))
+    if state == _state(shard, label) and time.time() - state["mtime_ns"] / 1e9 > _SETTLED:
+        _save(path, state, samples)
+    return samples
 
 
 def read_shard(shard: Path, label: str) -> Iterator[TarSample]:
@@ -122,12 +106,16 @@ def dotted_name(key: str, endings: Iterable[str]) -> str:
 
 
 def _members(shard: Path, label: str) -> Iterator[dict[str, Any]]:
-    """Yield the files of a shard as webdataset names them: their place, but the text of labels."""
+    """Yield the files of a shard as webdataset names them, with the text of labels and the location of other files."""
     last = "its beginning"
     try:
         with _ShardFile(shard) as stream, tarfile.open(fileobj=stream, mode="r:") as archive, shard.open("rb") as file:
-            while (info := archive.next()) is not None:
-                archive.members = []  # type: ignore[attr-defined]  # which would be kept
+            while True:
+                info = archive.next()
+                if info is None:
+                    break
+                # tarfile would keep every member in memory, millions of them in a large shard.
+                archive.members = []  # type: ignore[attr-defined]
                 last = info.name
                 if info.size < 0 or not info.offset_data <= archive.offset <= stream.length:
                     left = stream.length - info.offset_data
@@ -144,7 +132,8 @@ def _members(shard: Path, label: str) -> Iterator[dict[str, Any]]:
             # tarfile takes a damaged header for the end.
             if file.read(_BLOCK) != bytes(_BLOCK):
                 raise tarfile.ReadError("no end of the archive")
-    except RecursionError as error:  # tarfile reads the header after one of a long name within the reading of that one
+    except RecursionError as error:
+        # tarfile reads the header that follows a long name within its reading of the long name.
         raise UserError(
             f"{shard} is damaged after {last}: hundreds of headers for long names follow each other without a file; "
             "write it again"
@@ -157,16 +146,18 @@ def _members(shard: Path, label: str) -> Iterator[dict[str, Any]]:
 
 
 class _ShardFile(io.BufferedReader):
-    """A shard, of which tarfile reads as many bytes as a header declares: no more are reserved than the file has."""
+    """A shard that gives no more bytes than the file has: a damaged header may declare any number of them."""
 
     def __init__(self, shard: Path) -> None:
         super().__init__(io.FileIO(shard))
         self.length = shard.stat().st_size
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Return the next `size` bytes, or all that are left where these are fewer."""
+        """Return the next `size` bytes, or the rest of the file where it is shorter."""
         left = max(self.length - self.tell(), 0)
-        return super().read(left if size is None or size < 0 else min(size, left))
+        if size is None or size < 0:
+            size = left
+        return super().read(min(size, left))
 
 
 def _label(shard: Path, info: tarfile.TarInfo, file: Any) -> str:
@@ -182,32 +173,46 @@ def _label(shard: Path, info: tarfile.TarInfo, file: Any) -> str:
     return text
 
 
-# The cached index of a tar shard, so that its headers are read once and not at the start of every run.
-#
-# An entry is of one shard, read with one ending of labels. It holds the size of the shard and the time of its last
-# change, and is computed again where they differ. A shard that changed a moment ago is not cached: it could change
-# once more within the resolution of the file system's clock.
+class TarImages:
+    """Images inside shards. where: (n, 3) int64, the number of the shard, and the start and size in bytes."""
 
-log = logging.getLogger("blockyard")
+    def __init__(self, shards: list[Path], where: Tensor) -> None:
+        self.shards, self.where = shards, where
 
-FORMAT = 1
-_SETTLED = 2.0  # seconds since the last change of a shard
+    def __len__(self) -> int:
+        return len(self.where)
+
+    def __getitem__(self, index: int) -> tuple[Path, Member]:
+        shard, start, size = self.where[index].tolist()
+        return self.shards[shard], Member(start, size)
+
+    def select(self, indices: Tensor) -> TarImages:
+        """Return the images of the samples `indices` (m,)."""
+        return TarImages(self.shards, self.where[indices])
 
 
-def samples_of(shard: Path, label: str) -> list[TarSample]:
-    """Return the samples of a shard, from the cache where it is of this very file. Raises UserError as `read_shard`.
+def read_member(shard: Path, member: Member) -> bytes:
+    """Return the content of a member. Raises UserError where the shard has become shorter."""
+    with shard.open("rb") as file:
+        file.seek(member.start)
+        content = file.read(member.size)
+    if len(content) < member.size:
+        raise UserError(f"{shard} is shorter than it was when the run began; restore it")
+    return content
 
-    label: the ending of the members with the class
-    """
-    path = cache_dir() / "shards" / f"{sha256([str(shard.absolute()), label])[:32]}.json"
-    state = _state(shard, label)
-    cached = _cached(path, state)
-    if cached is not None:
-        return cached
-    samples = list(read_shard(shard, label))
-    if state == _state(shard, label) and time.time() - state["mtime_ns"] / 1e9 > _SETTLED:
-        _save(path, state, samples)
-    return samples
+
+class MemberName(NamedTuple):
+    """The name of a member for messages. It is looked up when the message is written."""
+
+    shard: Path
+    member: Member
+
+    def __str__(self) -> str:
+        with tarfile.open(self.shard, "r:") as archive:
+            for info in archive:
+                if info.offset_data == self.member.start:
+                    return f"{self.shard}: {info.name}"
+        return f"{self.shard}: a member"
 
 
 class _ShardState(TypedDict):
@@ -233,18 +238,20 @@ def _cached(path: Path, state: _ShardState) -> list[TarSample] | None:
         entry = read_json(path)
         if {key: entry.get(key) for key in state} != state:
             return None
-        return [
-            TarSample(key, {name: Member(start, size) for name, start, size in files}, label)
-            for key, label, files in entry["samples"]
-        ]
+        samples = []
+        for key, label, files in entry["samples"]:
+            members = {name: Member(start, size) for name, start, size in files}
+            samples.append(TarSample(key, members, label))
+        return samples
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def _save(path: Path, state: _ShardState, samples: list[TarSample]) -> None:
-    listed = [
-        [sample.key, sample.label, [[name, *member] for name, member in sample.files.items()]] for sample in samples
-    ]
+    listed = []
+    for sample in samples:
+        files = [[name, *member] for name, member in sample.files.items()]
+        listed.append([sample.key, sample.label, files])
     try:
         write_json(path, {**state, "samples": listed}, indent=None, checked=True)
         remove_temporary(path.parent, untouched=IDLE)

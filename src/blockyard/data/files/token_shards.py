@@ -1,7 +1,7 @@
-"""One shard of token ids on the disk: its format, the checks of it, and its ids, mapped into memory.
+"""Shards of token ids on the disk: their formats, checks, and ids that are mapped into memory; sources of several.
 
 Reference: nanoGPT data/openwebtext/prepare.py (`.bin` without a header); lit-gpt packed_dataset.py and litdata's
-    TokensLoader (`.bin` with a header); llm.c's data files, which have one of 256 words; numpy.lib.format (`.npy`)
+    TokensLoader (`.bin` with a header); llm.c's data files, with a header of 256 words; numpy.lib.format (`.npy`)
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ MOST_MAPPED = 128  # shards that a process has mapped at a time
 _LITPKDS = {1: "uint8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}  # a code of the header is a type
 _LLM_C = {20240520: "uint16", 20240801: "uint32"}  # the first word of the header
 _LOOK = 4096  # ids that are looked at for signs of another type
+MANIFEST, PLAN, TOKENIZER = "manifest.json", "unfinished.json", "tokenizer.json"
+FORMAT = "blockyard token shards"
+_SAMPLED = 256  # pieces of a source that its fingerprint reads
+_PIECE = 4096  # bytes
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Shard:
         return _mapped(self)
 
     def place(self, index: int) -> str:
-        """Return where id number `index` lies, for messages."""
+        """Return the location of id number `index`, for messages."""
         return f"token {index:,} (byte {self.offset + index * np.dtype(self.dtype).itemsize:,})"
 
 
@@ -54,18 +58,20 @@ def _mapped(shard: Shard) -> Any:
     itemsize = np.dtype(shard.dtype).itemsize
     with shard.path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), shard.offset + shard.count * itemsize, access=mmap.ACCESS_READ)
-    if hasattr(mmap, "MADV_RANDOM"):  # sequences are read in random order: what lies around one is of no use
+    if hasattr(mmap, "MADV_RANDOM"):
+        # Sequences are read in random order: pages around one would be read in advance for nothing.
         mapped.madvise(mmap.MADV_RANDOM)
     return np.frombuffer(mapped, dtype=shard.dtype, count=shard.count, offset=shard.offset)
 
 
 def release() -> None:
-    """Let go of the mapped files. Pages that were read count as memory of the process as long as they are mapped."""
+    """Unmap all files."""
+    # Pages that were read count as memory of the process as long as they are mapped.
     _mapped.cache_clear()
 
 
 def read_shard(path: Path, dtype: str | None) -> Shard:
-    """Return the shard in a file, which is not read beyond its beginning.
+    """Return the shard in a file. Only the beginning of the file is read.
 
     dtype: of a `.bin` file without a header; None takes uint16, if the ids do not look like another type
     Raises UserError for a file that is empty, truncated or of another format or type.
@@ -109,8 +115,10 @@ def _bin(path: Path, file: BinaryIO, size: int, dtype: str | None) -> Shard:
         if code not in _LITPKDS:
             raise UserError(f"{path} holds no token ids: the type in its header is number {code}")
         return Shard(path, _LITPKDS[code], 24, count)
-    if len(head) == 1024 and (header := struct.unpack("<3I", head[:12]))[0] in _LLM_C and header[1] == 1:
-        return Shard(path, _LLM_C[header[0]], 1024, header[2])
+    if len(head) == 1024:
+        magic, version, count = struct.unpack("<3I", head[:12])
+        if magic in _LLM_C and version == 1:
+            return Shard(path, _LLM_C[magic], 1024, count)
     itemsize = np.dtype(dtype or RAW[0]).itemsize
     if size % itemsize:
         raise UserError(
@@ -133,7 +141,7 @@ def _check_type(path: Path, start: bytes) -> None:
 
 
 def litdata_shards(folder: Path, index: dict[str, Any]) -> list[Shard]:
-    """Return the shards that litdata's index.json lists. Raises UserError for what is not uncompressed token ids."""
+    """Return the shards in litdata's index.json. Raises UserError for chunks that are not uncompressed token ids."""
     file = folder / "index.json"
     config, chunks = index.get("config") or {}, index.get("chunks")
     formats = config.get("data_format") or [""]
@@ -148,7 +156,9 @@ def _litdata_shard(path: Path, chunk: dict[str, Any], index: Path) -> Shard:
         raise UserError(f"{index}: {path.name} has no chunk_size or no dim; only chunks of token ids have both")
     if not path.is_file():
         raise UserError(f"{index} lists {path.name}, which is missing")
-    offset, size = 4 * (items + 2), path.stat().st_size  # the number of items, then where each starts and the last ends
+    # A chunk begins with the number of its items, the start of each, and the end of the last, 4 bytes each.
+    offset = 4 * (items + 2)
+    size = path.stat().st_size
     itemsize, rest = divmod(size - offset, count)
     if rest or itemsize not in (2, 4, 8):
         raise UserError(f"{path} is truncated: {count:,} token ids follow byte {offset}, the file has {size:,} bytes")
@@ -156,7 +166,7 @@ def _litdata_shard(path: Path, chunk: dict[str, Any], index: Path) -> Shard:
 
 
 def beyond(shard: Shard, start: int, ids: Any, vocabulary: int) -> UserError | None:
-    """Return the error of the first id that is none of the vocabulary, or None.
+    """Return an error for the first id beyond the vocabulary, or None.
 
     ids: the ids of the shard from number `start` on
     """
@@ -171,21 +181,12 @@ def beyond(shard: Shard, start: int, ids: Any, vocabulary: int) -> UserError | N
 
 
 def total(shards: Sequence[Shard]) -> int:
-    """Return the token ids of all shards."""
+    """Return the number of token ids in all shards."""
     return sum(shard.count for shard in shards)
 
 
-# The shards of one source of token ids by split, and the manifest of a folder that `blockyard tokenize` wrote.
-
-MANIFEST, PLAN, TOKENIZER = "manifest.json", "unfinished.json", "tokenizer.json"
-FORMAT = "blockyard token shards"
-# How the names of files and folders begin, by split; of nanoGPT and litgpt, and `blockyard tokenize`.
-_SAMPLED = 256  # pieces of a source that its fingerprint reads
-_PIECE = 4096  # bytes
-
-
 class TokenizerRecord(TypedDict, total=False):
-    """A tokenizer in a manifest. options: those that its token ids depend on; sha256: of what it learned."""
+    """A tokenizer in a manifest. options: the ones that its token ids depend on; sha256: of its fitted state."""
 
     target: str
     options: dict[str, Any]
@@ -268,13 +269,14 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def read_source(path: Path, dtype: str | None) -> TokenSource:
-    """Return the shards of a file or folder by split. Raises UserError for files that are none or do not fit.
+    """Return the shards of a file or folder by split. Raises UserError for files of other formats or other ids.
 
     Files without the name of a split are all of the split "train", from which the data cuts the others.
     """
     if path.is_file():
         return TokenSource(path, {"train": [read_shard(path, dtype)]})
-    if manifest := read_manifest(path):
+    manifest = read_manifest(path)
+    if manifest:
         return TokenSource(path, dict(_manifest_shards(path, manifest)), manifest)
     if (path / "index.json").is_file():
         return TokenSource(path, {"train": _litdata(path)})
@@ -282,13 +284,14 @@ def read_source(path: Path, dtype: str | None) -> TokenSource:
     unnamed = []
     for file in token_files(path):
         split = split_of_file(file.relative_to(path).parts[0])
-        shard = read_shard(file, dtype)
-        by_split.setdefault(split or "train", []).append(shard)
-        unnamed += [file] if split is None else []
+        if split is None:
+            unnamed.append(file)
+        by_split.setdefault(split or "train", []).append(read_shard(file, dtype))
     for folder in sorted(file.parent for file in path.glob("*/index.json")):
         split = split_of_file(folder.name)
+        if split is None:
+            unnamed.append(folder)
         by_split.setdefault(split or "train", []).extend(_litdata(folder))
-        unnamed += [folder] if split is None else []
     if unnamed and set(by_split) - {"train"}:
         raise UserError(
             f"{unnamed[0]} does not say its split, and other files of {path} do; begin its name with train, val or test"
@@ -299,10 +302,13 @@ def read_source(path: Path, dtype: str | None) -> TokenSource:
 
 
 def token_files(path: Path) -> list[Path]:
-    """Return the `.bin` and `.npy` files under a folder, sorted; those of folders that litdata wrote are left out."""
-    files: Iterable[Path] = (file for suffix in SUFFIXES for file in path.rglob(f"*{suffix}"))
-    own = (file for file in files if file.is_file() and not (file.parent / "index.json").is_file())
-    return data_files(path, own)
+    """Return the `.bin` and `.npy` files under a folder, sorted, without folders that litdata wrote."""
+    files = []
+    for suffix in SUFFIXES:
+        for file in path.rglob(f"*{suffix}"):
+            if file.is_file() and not (file.parent / "index.json").is_file():
+                files.append(file)
+    return data_files(path, files)
 
 
 def _litdata(folder: Path) -> list[Shard]:
@@ -324,7 +330,7 @@ def _manifest_shards(path: Path, manifest: Manifest) -> Iterable[tuple[str, list
 
 
 def _listed(file: Path, tokens: int, dtype: Any) -> Shard:
-    """Return a shard as the manifest lists it. Raises UserError where the file has another size."""
+    """Return a shard of the manifest. Raises UserError where the file has another size."""
     if not file.is_file():
         raise UserError(
             f"{file} is listed in the manifest but missing; write the shards again with `blockyard tokenize`"

@@ -1,4 +1,4 @@
-"""What compressed files hold, bounded before it is read into memory: a megabyte can be a gigabyte of zeros."""
+"""Compressed files, with a bound on what is read into memory: a megabyte can be a gigabyte of zeros."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import zipfile
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -16,19 +17,30 @@ _GROWTH = 1_032  # bytes that a byte of deflate can stand for (RFC 1951)
 _BLOCK = 2**20
 
 
+def open_text(path: Path, encoding: str = "utf-8-sig", **options: Any) -> TextIO:
+    """Open a text file, plain or .gz. options: of `open`, such as newline"""
+    opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
+    file: TextIO = opener(path, "rt", encoding=encoding, **options)
+    return file
+
+
 def most_bytes() -> int:
-    """Return how many bytes of a file are read into memory: half of what the machine has."""
+    """Return how many bytes of a file may be read into memory: half of the machine's memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def check_gzip(path: Path) -> None:
-    """Raise UserError for a .gz file that holds more than the memory does. Raises OSError, EOFError for a damaged one.
+    """Raise UserError for a .gz file with more content than fits into memory; OSError, EOFError for a damaged file.
 
     Nothing is unpacked where the file is too small for that.
     """
-    most = most_bytes()
-    if path.suffix != ".gz" or (status := path.stat()).st_size * _GROWTH <= most:
+    if path.suffix != ".gz":
         return
+    most = most_bytes()
+    status = path.stat()
+    if status.st_size * _GROWTH <= most:
+        return
+    # The time of the last change is a part of the cache's key alone.
     if _holds_more(path, status.st_mtime_ns, most):
         raise UserError(
             f"{path} holds more than {most / 2**30:.1f} GiB, half of this machine's memory, in "
@@ -41,13 +53,16 @@ def _holds_more(path: Path, _written: int, most: int) -> bool:
     """Return whether a .gz file holds more than `most` bytes; a table is looked at several times."""
     size = 0
     with gzip.open(path) as file:
-        while size <= most and (block := file.read(_BLOCK)):
+        while size <= most:
+            block = file.read(_BLOCK)
+            if not block:
+                break
             size += len(block)
     return size > most
 
 
 def check_member(path: Path, archive: zipfile.ZipFile, member: str) -> None:
-    """Raise UserError for an array of an .npz file that is larger than the memory, or than what the file has of it."""
+    """Raise UserError for an array of an .npz that is larger than the memory, or than its bytes in the file."""
     info = next((info for info in archive.infolist() if info.filename == member), None)
     if info is None:  # an array that was saved under its plain name
         return

@@ -78,7 +78,7 @@ class CaptionRows(ImageTextRows):
 
     @property
     def reads(self) -> Reads:
-        """The name of the kind."""
+        """The contents of a row."""
         return "caption"
 
     def splits(self, assigned: AssignedRows, tokenizer: Tokenizer) -> tuple[Splits, str]:

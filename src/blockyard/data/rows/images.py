@@ -50,18 +50,15 @@ class ImageColumn:
 
     def keys(self, rows: TableRows) -> list[Hashable]:
         """Return the path of each row's image, from its table's folder or from `root`, or a hash of its bytes."""
-        # A file of Hugging Face data sets has a name beside its bytes, which says nothing of the picture.
-        cells = [
-            (cell.get("bytes") or cell.get("path")) if isinstance(cell, dict) else cell
-            for cell in rows.table[self.name].to_pylist()
-        ]
-        folders = [""] * len(rows.files) if self.root is not None else [str(path.parent) for path in rows.files]
-        if len(set(folders)) == 1:
+        folders = [str(path.parent) for path in rows.files]
+        if self.root is not None or len(set(folders)) == 1:
+            # Relative to the one folder, so that data that have moved stay the same.
             folders = [""] * len(folders)
-        return [
-            os.path.join(folders[file], cell) if isinstance(cell, str) else sha256([cell or b""])
-            for file, cell in zip(rows.file.tolist(), cells, strict=True)
-        ]
+        keys: list[Hashable] = []
+        for file, cell in zip(rows.file.tolist(), rows.table[self.name].to_pylist(), strict=True):
+            content = _content(cell)
+            keys.append(os.path.join(folders[file], content) if isinstance(content, str) else sha256([content or b""]))
+        return keys
 
     def of(self, rows: TableRows) -> RowImages:
         """Return the images of all rows. Raises UserError naming the rows whose image is no file."""
@@ -81,13 +78,11 @@ class RowImages:
 
     def file(self, row: int) -> Path | bytes:
         """Return the path of a row's image, or its content."""
-        cell: Any = self.rows.table[self.column.name][row].as_py()
-        if isinstance(cell, dict):  # as Hugging Face datasets store images
-            cell = cell.get("bytes") or cell.get("path")
-        if isinstance(cell, bytes):
-            return cell
+        content = _content(self.rows.table[self.column.name][row].as_py())
+        if isinstance(content, bytes):
+            return content
         root = self.rows.files[int(self.rows.file[row])].parent if self.root is None else self.root
-        return root / (spelled(cell, lambda name: (root / name).is_file()) or cell)
+        return root / (spelled(content, lambda name: (root / name).is_file()) or content)
 
     def open(self, row: int) -> tuple[Path | io.BytesIO, object]:
         """Return a row's image as `open_image` takes it, and its name for messages."""
@@ -128,6 +123,14 @@ class RowImages:
         return torch.stack([result for result in results if isinstance(result, Tensor)])
 
 
+def _content(cell: Any) -> Any:
+    """Return the bytes or the path of an image. Hugging Face datasets store both in a mapping."""
+    if isinstance(cell, dict):
+        # The name beside the bytes says nothing of the picture.
+        return cell.get("bytes") or cell.get("path")
+    return cell
+
+
 @dataclass(frozen=True)
 class ImageRows(RowKind):
     """Rows of images. augment: of those of training; memory_limit: megabytes of pixels that are kept in memory."""
@@ -138,12 +141,12 @@ class ImageRows(RowKind):
 
     @property
     def reads(self) -> Reads:
-        """The name of the kind."""
+        """The contents of a row: "image"."""
         return "image"
 
     @property
     def things(self) -> str:
-        """The inputs, as messages call them."""
+        """The name of inputs in messages."""
         return "images"
 
     def columns(self) -> dict[str, str]:
@@ -164,7 +167,8 @@ class ImageRows(RowKind):
 
     def splits(self, assigned: AssignedRows, tokenizer: Tokenizer) -> tuple[Splits, str]:
         """Return the splits: in memory where all pixels fit there, else decoded batch by batch."""
-        images, targets = self.image.of(assigned.rows), assigned.targets
+        images = self.image.of(assigned.rows)
+        targets = assigned.targets
         spec = replace(self.spec(), target="class", classes=assigned.classes)
         rows = [part.tolist() for part in assigned.parts]
         if torch.Size(self.image.shape).numel() * sum(map(len, rows)) <= self.memory_limit * 2**20:
@@ -184,6 +188,6 @@ class ImageRows(RowKind):
             )
         )
         workers = self.image.workers
-        lazy = [ImageFiles(part, own, images.decode, workers) for part, own in zip(rows, targets, strict=True)]
+        lazy = [ImageFiles(part, target, images.decode, workers) for part, target in zip(rows, targets, strict=True)]
         sample = equally_spaced(len(rows[0]), SAMPLE)
         return image_splits(LazyImageSplit, lazy, lazy[0].images(sample), self.augment, tokenizer, spec), content

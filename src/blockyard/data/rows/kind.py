@@ -1,4 +1,4 @@
-"""What a kind of row offers to a table, and rows that are assigned to splits."""
+"""The interface of a kind of row, and rows that are assigned to splits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Reads = Literal["text", "pair", "image", "caption", "question", "numbers"]
 
 @dataclass(frozen=True)
 class AssignedRows:
-    """The rows of each split, and what is predicted of all rows.
+    """The rows of each split, and the targets of all rows.
 
     path: of the table, for messages; spec: of the data; label: the column of the classes, where they are predicted
     parts: the rows of the training, validation and test split, ascending; target: (rows,) int64 classes, zeros where
@@ -56,11 +56,11 @@ class RowKind(ABC):
     @property
     @abstractmethod
     def reads(self) -> Reads:
-        """The name of the kind."""
+        """The contents of a row."""
 
     @property
     def things(self) -> str:
-        """The inputs, as messages call them."""
+        """The name of inputs in messages."""
         return "rows"
 
     @property

@@ -28,7 +28,7 @@ class NumberRows(RowKind):
 
     @property
     def reads(self) -> Reads:
-        """The name of the kind."""
+        """The contents of a row."""
         return "numbers"
 
     def columns(self) -> dict[str, str]:

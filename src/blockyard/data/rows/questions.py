@@ -21,7 +21,7 @@ class QuestionRows(ImageTextRows):
 
     @property
     def reads(self) -> Reads:
-        """The name of the kind."""
+        """The contents of a row."""
         return "question"
 
     def splits(self, assigned: AssignedRows, tokenizer: Tokenizer) -> tuple[Splits, str]:

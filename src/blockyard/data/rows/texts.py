@@ -38,12 +38,12 @@ class TextRows(RowKind):
 
     @property
     def reads(self) -> Reads:
-        """The name of the kind."""
+        """The contents of a row."""
         return "text" if self.pair is None else "pair"
 
     @property
     def things(self) -> str:
-        """The inputs, as messages call them."""
+        """The name of inputs in messages."""
         return f"{self.reads}s"
 
     @property
@@ -88,7 +88,7 @@ class TextRows(RowKind):
 
 
 def labelled_splits(assigned: AssignedRows, tokenizer: Tokenizer, columns: Sequence[str], context: int) -> Splits:
-    """Return the splits of texts in one or two columns; fit the tokenizer on those of training if it has no state.
+    """Return the splits of texts in one or two columns; fit the tokenizer on the training texts if it has no state.
 
     Warns of texts that are longer than the context.
     """
@@ -154,7 +154,7 @@ def join_ids(ids: Sequence[list[int]], start: int | None, context: int) -> list[
 def shown_texts(
     rows: TableRows, columns: Sequence[str], indices: Sequence[int], tokenizer: TextTokenizer, context: int
 ) -> list[str]:
-    """Return the text of some rows as far as a model reads it; both of a pair, whole, with a blank between."""
+    """Return the text of some rows as far as a model reads it; for pairs both texts, whole, with a blank between."""
     cells = [rows.texts(name, indices) for name in columns]
     if len(cells) > 1:
         return [" ".join(row) for row in zip(*cells, strict=True)]
@@ -162,23 +162,25 @@ def shown_texts(
 
 
 def _beginning(text: str, tokenizer: TextTokenizer, count: int) -> str:
-    """Return the part of a text that its first `count` tokens stand for."""
-    low, high = 0, len(text)
+    """Return the longest beginning of a text with at most `count` tokens."""
     if len(tokenizer.encode(text)) <= count:
         return text
+    low, high = 0, len(text)
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if len(tokenizer.encode(text[:middle])) <= count else (low, middle - 1)
+        if len(tokenizer.encode(text[:middle])) <= count:
+            low = middle
+        else:
+            high = middle - 1
     return text[:low]
 
 
 def _cells(assigned: AssignedRows, columns: Sequence[str]) -> Iterator[str]:
-    """Return the cells of each split, row by row: the label, then the texts."""
+    """Yield the cells of each split, row by row: the label, then the texts."""
     rows = assigned.rows
     present = [name for name in columns if name in rows.table.column_names]
     for part in assigned.parts:
         yield str(len(part))
         for chunk in part.split(_CHUNK):
-            yield from (
-                " ".join(cells) for cells in zip(*(rows.texts(name, chunk.tolist()) for name in present), strict=True)
-            )
+            cells = [rows.texts(name, chunk.tolist()) for name in present]
+            yield from map(" ".join, zip(*cells, strict=True))

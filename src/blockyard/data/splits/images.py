@@ -19,7 +19,8 @@ from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.order import mix
 from blockyard.data.splits.split import Fraction, stratified
 
-Images = TypeVar("Images")  # those of one part: in memory, or on the disk
+Part = TypeVar("Part", bound="Selectable")
+Images = TypeVar("Images")  # the images of one part, in memory or on the disk
 
 
 class Selectable(Protocol):
@@ -31,9 +32,6 @@ class Selectable(Protocol):
 
     def select(self, indices: Tensor) -> Self:
         """Return the samples `indices` (m,)."""
-
-
-Part = TypeVar("Part", bound=Selectable)
 
 
 class LabelledImages(NamedTuple):
@@ -184,9 +182,6 @@ def image_splits(
     augments = (augment, Augment(), Augment())
     splits = [kind(part, Preprocess(moments, part_augment)) for part, part_augment in zip(parts, augments, strict=True)]
     return token_splits(splits, tokenizer, images, spec) if isinstance(tokenizer, ImageTokenizer) else Splits(*splits)
-
-
-# Image files that are decoded on access, by a few threads.
 
 
 class Selection(Protocol):

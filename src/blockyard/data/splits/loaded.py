@@ -17,6 +17,12 @@ from blockyard.data.splits.split import nested
 from blockyard.errors import UserError
 
 Sample = TypeVar("Sample")
+Value = TypeVar("Value")
+# Seconds since the last change of a file, before which nothing is kept: it could change once more within the resolution
+# of the file system's clock.
+_SETTLED = 2.0
+_entry: tuple[_Key, dict[str, Any]] | None = None  # of the files read last
+_keeping = False
 
 
 @dataclass(kw_only=True, eq=False)
@@ -50,9 +56,11 @@ class LoadedData(DataModule):
         """Return how many of the `count` samples of split 0, 1 or 2 are kept. Raises UserError if there are fewer."""
         name = Splits._fields[part]
         size = (self.train_size, self.validation_size, self.test_size)[part]
-        if size is not None and size > count:
+        if size is None:
+            return count
+        if size > count:
             raise UserError(f"data.{name}_size={size}: the {name} split has {count} samples; use at most {count}")
-        return count if size is None else size
+        return size
 
     def kept(self, part: int, count: int, target: Tensor | None = None) -> Tensor:
         """Return the samples that are kept of split 0, 1 or 2 with `count` samples: their numbers, ascending.
@@ -73,29 +81,16 @@ class LoadedData(DataModule):
 
         class_of: the class of a sample, where each class keeps its share
         """
-        targets = [
-            None if class_of is None else torch.tensor([class_of(each) for each in samples]) for samples in parts
-        ]
-        return [
-            [samples[i] for i in self.kept(number, len(samples), target).tolist()]
-            for number, (samples, target) in enumerate(zip(parts, targets, strict=True))
-        ]
-
-
-# What a data module read of its files, for the next module of the same options in this process.
-#
-# A command builds its data module several times: to check the config, to count the model, to train. One entry is kept,
-# that of the files read last. It serves as long as no file was written, and is dropped when a run takes its data. A
-# file that changed a moment ago is not kept: it could change once more within the resolution of the file system's
-# clock.
-
-Value = TypeVar("Value")
-
-_SETTLED = 2.0  # seconds since the last change of a file
+        kept = []
+        for number, samples in enumerate(parts):
+            target = None if class_of is None else torch.tensor([class_of(sample) for sample in samples])
+            indices = self.kept(number, len(samples), target)
+            kept.append([samples[i] for i in indices.tolist()])
+        return kept
 
 
 class _LoadedState(NamedTuple):
-    """Of a file. A file that another one replaces has another inode."""
+    """The state of a file. A file that another one replaces has another inode."""
 
     path: str
     size: int
@@ -109,14 +104,13 @@ class _Key(NamedTuple):
     files: tuple[_LoadedState, ...]
 
 
-_entry: tuple[_Key, dict[str, Any]] | None = None
-_keeping = False
-
-
 def read_once(data: LoadedData, name: str, files: Iterable[Path], read: Callable[[], Value]) -> Value:
-    """Return what `read` returns, or returned for the last module with these options while no file was written.
+    """Return the result of `read`, or its last result for a module with these options while no file was written.
 
-    name: of what is read, which nobody may change; files: all that `read` depends on besides the options
+    A command builds its data module several times: to check the config, to count the model, to train. One entry is
+    kept, of the files read last. It serves as long as no file was written, and is dropped when a run takes its data.
+
+    name: of the result, which nobody may change; files: all that `read` depends on besides the options
     """
     global _entry
     files = list(files)
@@ -130,7 +124,8 @@ def read_once(data: LoadedData, name: str, files: Iterable[Path], read: Callable
     value = read()
     settled = all(began - state.mtime_ns / 1e9 > _SETTLED for state in key.files)
     if settled and key == _key(data, files):
-        _entry = (key, {**(_entry[1] if _entry is not None and _entry[0] == key else {}), name: value})
+        values = _entry[1] if _entry is not None and _entry[0] == key else {}
+        _entry = (key, {**values, name: value})
     return value
 
 
@@ -153,7 +148,7 @@ def kept() -> Iterator[None]:
 
 
 def _key(data: LoadedData, files: list[Path]) -> _Key | None:
-    """None where the files cannot be told, or a class from elsewhere may read more than these."""
+    """Return the key of an entry; None without files, and for a class from elsewhere, which may read other files."""
     if not files or not type(data).__module__.startswith("blockyard.data."):
         return None
     options = (type(data), *(repr(getattr(data, field.name)) for field in fields(data) if field.init))

@@ -1,9 +1,9 @@
-"""Several data sets as one split: what a step takes of each part, and batches of several parts.
+"""Several data sets as one split: the samples of each part in a step, and batches of several parts.
 
 Source: Tijdeman 1980, The chairman assignment problem (Discrete Mathematics 32), for whole numbers that follow shares
     which change; the rule here is the simpler one of the largest deficit
-Equation: part i is w_i b(s) samples short after step s, in addition to what it was short before, w_i in the middle of
-    the step; of its b(s) samples every part gets what it is short of, rounded down, and the largest rests one more
+Equation: step s adds w_i b(s) samples to the deficit of part i, with w_i in the middle of the step; of its b(s) samples
+    every part gets its deficit, rounded down, and the parts with the largest rests get one more
 
     weights  0.7 0.3, 4 samples a step       short 2.8 1.2 -> 3 1,  short 2.6 1.4 -> 3 1,  short 2.4 1.6 -> 2 2, ...
 
@@ -18,10 +18,10 @@ micro-batches take disjoint parts of one batch.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,35 +44,38 @@ class WeightCurve:
 
     def at(self, share: float) -> tuple[float, ...]:
         """Return the weights at a share of the run; their sum is 1."""
-        shares = [tuple(each / sum(row) for each in row) for row in self.weights]
-        after = next((number for number, point in enumerate(self.points) if point > share), len(self.points))
-        if after in (0, len(self.points)):
-            return shares[min(after, len(shares) - 1)]
+        shares = [tuple(weight / sum(row) for weight in row) for row in self.weights]
+        after = bisect_right(self.points, share)  # the first point behind `share`
+        if after == 0:
+            return shares[0]
+        if after == len(self.points):
+            return shares[-1]
         low, high = self.points[after - 1], self.points[after]
-        there = (share - low) / (high - low)
-        return tuple(a + (b - a) * there for a, b in zip(shares[after - 1], shares[after], strict=True))
+        progress = (share - low) / (high - low)
+        return tuple(a + (b - a) * progress for a, b in zip(shares[after - 1], shares[after], strict=True))
 
 
 def apportioned(short: Sequence[float], weights: Sequence[float], count: int) -> list[int]:
     """Return how many of `count` samples each part gets, at least 0, by the largest deficit.
 
-    short: what each part is short of, of sum `count`; a part of weight 0 gets none that another one can take
+    short: the deficit of each part, of sum `count`; a part of weight 0 gets no sample that another one can take
     """
-    counts = [int(max(0.0, each)) for each in short]
-    rest = count - sum(counts)
-    while rest:
-        sign = 1 if rest > 0 else -1
-        able = [number for number in range(len(counts)) if sign > 0 or counts[number]]
-        number = max(able, key=lambda i: (weights[i] > 0 or sign < 0, sign * (short[i] - counts[i])))
-        counts[number] += sign
-        rest -= sign
+    counts = [int(max(0.0, deficit)) for deficit in short]
+    parts = range(len(counts))
+    while sum(counts) < count:
+        number = max(parts, key=lambda i: (weights[i] > 0, short[i] - counts[i]))
+        counts[number] += 1
+    # More than `count` are given where a deficit is negative, because another part's weight has grown.
+    while sum(counts) > count:
+        number = max((i for i in parts if counts[i]), key=lambda i: counts[i] - short[i])
+        counts[number] -= 1
     return counts
 
 
 class MixedOrder:
-    """Which samples each step of a run takes.
+    """The samples of each step of a run.
 
-    samples: of each step; curve: the weights of the parts
+    samples: their number in each step; curve: the weights of the parts
     """
 
     def __init__(
@@ -86,10 +89,9 @@ class MixedOrder:
     def __call__(self, step: int) -> Tensor:
         """Return the samples (b,) int64 of step number `step`, each as turn * len(split) + index, in random order."""
         before, after = self._until(step), self._until(step + 1)
-        drawn = [
-            self._drawn(part, torch.arange(start, stop))
-            for part, (start, stop) in enumerate(zip(before, after, strict=True))
-        ]
+        drawn = []
+        for part, (start, stop) in enumerate(zip(before, after, strict=True)):
+            drawn.append(self._drawn(part, torch.arange(start, stop)))
         order = torch.cat(drawn)
         generator = torch.Generator().manual_seed(mix("slots", self.seed, step))
         return order[torch.randperm(len(order), generator=generator)]
@@ -99,10 +101,11 @@ class MixedOrder:
         return dict(zip(self.split.parts, self._until(steps), strict=True))
 
     def _until(self, step: int) -> array[int]:
-        """The samples of each part before step number `step`."""
+        """Return the number of samples of each part before step number `step`."""
         parts = len(self._short)
         for number in range(len(self._before) // parts - 1, step):
-            weights, count = self.curve.at((number + 0.5) / self.total), self.samples(number)
+            weights = self.curve.at((number + 0.5) / self.total)
+            count = self.samples(number)
             short = [left + count * weight for left, weight in zip(self._short, weights, strict=True)]
             counts = apportioned(short, weights, count)
             self._short = [left - taken for left, taken in zip(short, counts, strict=True)]
@@ -110,7 +113,7 @@ class MixedOrder:
         return self._before[step * parts : (step + 1) * parts]
 
     def _drawn(self, part: int, numbers: Tensor) -> Tensor:
-        """The samples of a part that it gives as its `numbers` (n,), counted from the start of the run."""
+        """Return the samples of a part by their `numbers` (n,), counted from the start of the run."""
         name, split = list(self.split.parts.items())[part]
         epochs, positions = numbers.div(len(split), rounding_mode="floor"), numbers % len(split)
         indices = torch.empty_like(positions)
@@ -124,11 +127,12 @@ class MixedOrder:
         return epochs * len(self.split) + self.split.starts[part] + indices
 
     def _permutation(self, part: int, epoch: int, count: int, key: int) -> Tensor:
-        """A permutation (count,); that of the epoch before it is dropped."""
+        """Return a permutation (count,) of an epoch. Two epochs of each part are kept: a step may span both."""
         if (part, epoch) not in self._permutations:
-            kept = {of: order for of, order in self._permutations.items() if of[0] != part or of[1] == epoch - 1}
-            kept[part, epoch] = torch.randperm(count, generator=torch.Generator().manual_seed(key))
-            self._permutations = kept
+            for other in list(self._permutations):
+                if other[0] == part and other[1] != epoch - 1:
+                    del self._permutations[other]
+            self._permutations[part, epoch] = torch.randperm(count, generator=torch.Generator().manual_seed(key))
         return self._permutations[part, epoch]
 
 
@@ -162,8 +166,8 @@ class MixedSplit:
     def at_length(self, count: int, factor: int, multiple: int | None = None) -> MixedSplit:
         """Return the first `count` sequences `factor` times as long; of each part its share of them.
 
-        multiple: of which the number of sequences of each part is one, so that several factors have the same ones;
-            None is `factor`. Raises ValueError where a part has fewer.
+        multiple: divides the number of sequences of each part, so that several factors have the same ones; None is
+            `factor`. Raises ValueError where a part has fewer.
         """
         multiple = multiple or factor
         shares = [count * len(part) // len(self) // multiple * multiple for part in self.parts.values()]
@@ -199,21 +203,28 @@ class MixedSplit:
         local = order - torch.tensor(self.starts)[part]
         names, batches, chosen = list(self.parts), [], []
         for number, epoch in torch.stack([part, epochs], 1).unique(dim=0).tolist():
-            chosen.append(((part == number) & (epochs == epoch)).nonzero()[:, 0])
-            own = None if key is None else mix("turn", key, epoch)
-            batches.append(self.parts[names[number]].batch(local[chosen[-1]], own))
-        batch = batches[0] if len(batches) == 1 else _concatenated(batches, torch.cat(chosen).argsort())
+            slots = ((part == number) & (epochs == epoch)).nonzero()[:, 0]
+            chosen.append(slots)
+            part_key = None if key is None else mix("turn", key, epoch)
+            batches.append(self.parts[names[number]].batch(local[slots], part_key))
+        batch = batches[0]
+        if len(batches) > 1:
+            batch = _concatenated(batches, torch.cat(chosen).argsort())
         return replace(batch, slice=part, number=local if key is None else None)
 
     def _part_of(self, order: Tensor) -> Tensor:
         return torch.searchsorted(torch.tensor([*self.starts[1:], len(self)]), order, right=True)
 
     def _bytes_per_token(self) -> float | None:
-        each = [getattr(part, "bytes_per_token", None) for part in self.parts.values()]
-        if None in each:
-            return None
-        targets = [float((_lengths(part, self.context) - 1).sum()) for part in self.parts.values()]
-        return sum(a * b for a, b in zip(targets, each, strict=True) if b is not None) / sum(targets)
+        num_bytes, num_targets = [], []
+        for part in self.parts.values():
+            bytes_per_token = getattr(part, "bytes_per_token", None)
+            if bytes_per_token is None:
+                return None
+            targets = float((_lengths(part, self.context) - 1).sum())
+            num_bytes.append(targets * bytes_per_token)
+            num_targets.append(targets)
+        return sum(num_bytes) / sum(num_targets)
 
 
 def at_length(split: Resizable, count: int, factor: int, multiple: int) -> Split:
@@ -231,16 +242,22 @@ def at_length(split: Resizable, count: int, factor: int, multiple: int) -> Split
 
 
 def _lengths(part: Split, context: int) -> Tensor:
-    """The items of each sample of a part (n,); those of a text count its last token, which is a target only."""
+    """Return the items of each sample of a part (n,), with the last token of a text, which is a target only."""
     lengths = part.lengths if isinstance(part, HasLengths) else None
-    full = context + hasattr(part, "bytes_per_token")
-    return torch.full((len(part),), full) if lengths is None else lengths
+    if lengths is not None:
+        return lengths
+    is_text = hasattr(part, "bytes_per_token")
+    return torch.full((len(part),), context + 1 if is_text else context)
 
 
-def _joined(parts: Any) -> Tensor | None:
-    """Tensors one after the other; None where one is missing."""
-    parts = list(parts)
-    return None if any(each is None for each in parts) else torch.cat(parts)
+def _joined(parts: Iterable[Tensor | None]) -> Tensor | None:
+    """Return tensors one after the other; None where one is missing."""
+    present = []
+    for part in parts:
+        if part is None:
+            return None
+        present.append(part)
+    return torch.cat(present)
 
 
 def _concatenated(batches: Sequence[Batch], order: Tensor) -> Batch:
@@ -251,20 +268,19 @@ def _concatenated(batches: Sequence[Batch], order: Tensor) -> Batch:
 
     def joined(name: str, padding: float) -> Tensor | None:
         tensors = [getattr(batch, name) for batch in batches]
-        if all(each is None for each in tensors):
+        if all(tensor is None for tensor in tensors):
             return None
-        assert all(each is not None for each in tensors), name
+        assert all(tensor is not None for tensor in tensors), name
         if padded and tensors[0].ndim > 1:
-            tensors = [_padded(each, max(widths), padding) for each in tensors]
+            tensors = [_padded(tensor, max(widths), padding) for tensor in tensors]
         return torch.cat(tensors)[order]
 
     lengths = None
     if padded:
-        each = [
-            torch.full((len(batch),), width) if batch.lengths is None else batch.lengths
-            for batch, width in zip(batches, widths, strict=True)
-        ]
-        lengths = torch.cat(each)[order]
+        parts = []
+        for batch, width in zip(batches, widths, strict=True):
+            parts.append(torch.full((len(batch),), width) if batch.lengths is None else batch.lengths)
+        lengths = torch.cat(parts)[order]
     inputs = joined("inputs", 0)
     assert inputs is not None
     return Batch(inputs, joined("target", Batch.ignore), lengths=lengths, segment=joined("segment", 0))

@@ -34,55 +34,52 @@ from torch import Tensor
 
 from blockyard.contracts import Batch, Mixed, Split
 
-# A permutation of more indices than a table in memory should hold, computed index by index.
-#
-# Source: Black and Rogaway 2002, Ciphers with Arbitrary Finite Domains: the generalized Feistel cipher and cycle
-# walking;
-#     Luby and Rackoff 1988 for the network of rounds
-# Equation: an index m < a b is split into L = m mod a and R = m div a; round j replaces (L, R) by (R, L + F_j(R)), the
-#     sum modulo a in odd rounds and modulo b in even ones
-#
-# Each round can be undone, so that the rounds permute the a b indices whatever F is. a and b are the square root of
-# the number of indices, rounded up; the few results that lie beyond the last index are permuted again until none does.
-# F is a hash with a key of its own in each round, and no cipher: nothing here is secret.
-
 ROUNDS = 6  # an even number, after which L is below a again, and R below b
 LARGEST = 2**62  # indices
-
-
-def permuted(indices: Tensor, size: int, key: int) -> Tensor:
-    """Return where a permutation of 0 ... size - 1 sends `indices` (n,) int64; `key` selects the permutation."""
-    assert 0 < size <= LARGEST, size
-    a = isqrt(size - 1) + 1
-    sides = np.uint64(a), np.uint64(-(-size // a))
-    keys = _scrambled(np.arange(1, ROUNDS + 1, dtype=np.uint64), np.uint64(key % 2**64))
-    result = _rounds(indices.numpy().astype(np.uint64), sides, keys)
-    beyond = np.flatnonzero(result >= size)
-    while len(beyond):
-        result[beyond] = _rounds(result[beyond], sides, keys)
-        beyond = beyond[result[beyond] >= size]
-    return torch.from_numpy(result.astype(np.int64))
-
-
-def _rounds(index: Any, sides: tuple[Any, Any], keys: Any) -> Any:
-    """Apply the rounds of the network to indices (n,) uint64 below the product of the sides (a, b)."""
-    left, right = index % sides[0], index // sides[0]
-    for number, key in enumerate(keys):
-        side = sides[number % 2]
-        # The hash is reduced first: a sum beyond 64 bits would not be the sum modulo the side.
-        left, right = right, (left + _scrambled(right, key) % side) % side
-    return left + right * sides[0]
-
-
-def _scrambled(values: Any, key: Any) -> Any:
-    """Hashes of values (n,) uint64: the finalizer of SplitMix64 (Steele, Lea and Flood 2014)."""
-    z = values * np.uint64(0x9E3779B97F4A7C15) + key
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
-
-
 BLOCK = 8192  # indices of a keyed order that are computed together
+
+
+def step_indices(
+    seed: int,
+    epoch: int,
+    step: int,
+    *,
+    num_samples: int,
+    batch_size: int,
+    rank: int = 0,
+    world: int = 1,
+    lengths: Tensor | None = None,
+    group: int = 0,
+    keyed: bool = False,
+    classes: Tensor | None = None,
+) -> Tensor:
+    """Return the sample indices (batch_size / world,) int64 of training step `step` (from 0) of `epoch`.
+
+    lengths, group: as in `grouped_order`; with lengths of None, batches follow the permutation
+    keyed: whether the permutation is computed by `keyed_order`
+    classes: as in `balanced_order`, which then is the order of the epoch
+    Raises ValueError if the global `batch_size` is not divisible by the number of processes.
+    """
+    _check_world(batch_size, rank, world)
+    steps = steps_per_epoch(num_samples, batch_size)
+    if not 0 <= step < steps:
+        raise ValueError(
+            f"step={step} is not in an epoch of {steps} steps ({num_samples} samples in batches of {batch_size})"
+        )
+    if keyed and classes is None and num_samples >= batch_size:
+        first, last = step * batch_size // BLOCK, ((step + 1) * batch_size - 1) // BLOCK
+        blocks = torch.cat([keyed_order(seed, epoch, num_samples, block) for block in range(first, last + 1)])
+        start = step * batch_size - first * BLOCK
+        return blocks[start + rank : start + batch_size : world]
+    if classes is not None:
+        order = balanced_order(seed, epoch, classes)
+    elif lengths is None:
+        order = epoch_order(seed, epoch, num_samples)
+    else:
+        order = grouped_order(seed, epoch, lengths, batch_size, group)
+    if num_samples < batch_size:
+        order = order.repeat(-(-batch_size // num_samples))
+    return order[step * batch_size + rank : (step + 1) * batch_size : world]
 
 
 def mix(*parts: int | str) -> int:
@@ -135,7 +132,8 @@ def balanced_order(seed: int, epoch: int, classes: Tensor) -> Tensor:
     """
     generator = torch.Generator().manual_seed(mix("balanced", seed, epoch))
     names = classes.unique()
-    names = names[torch.randperm(len(names), generator=generator)]  # which classes get the remainder
+    # In random order, because the first classes get the remainder.
+    names = names[torch.randperm(len(names), generator=generator)]
     chosen = []
     for number, name in enumerate(names.tolist()):
         members = (classes == name).nonzero()[:, 0]
@@ -169,49 +167,6 @@ def steps_per_epoch(num_samples: int, batch_size: int) -> int:
     return max(1, num_samples // batch_size)
 
 
-def step_indices(
-    seed: int,
-    epoch: int,
-    step: int,
-    *,
-    num_samples: int,
-    batch_size: int,
-    rank: int = 0,
-    world: int = 1,
-    lengths: Tensor | None = None,
-    group: int = 0,
-    keyed: bool = False,
-    classes: Tensor | None = None,
-) -> Tensor:
-    """Return the sample indices (batch_size / world,) int64 of training step `step` (from 0) of `epoch`.
-
-    lengths, group: as in `grouped_order`; with lengths of None, batches are those of the permutation
-    keyed: whether the permutation is that of `keyed_order`
-    classes: as in `balanced_order`, which then is the order of the epoch
-    Raises ValueError if the global `batch_size` is not divisible by the number of processes.
-    """
-    _check_world(batch_size, rank, world)
-    steps = steps_per_epoch(num_samples, batch_size)
-    if not 0 <= step < steps:
-        raise ValueError(
-            f"step={step} is not in an epoch of {steps} steps ({num_samples} samples in batches of {batch_size})"
-        )
-    if keyed and classes is None and num_samples >= batch_size:
-        first, last = step * batch_size // BLOCK, ((step + 1) * batch_size - 1) // BLOCK
-        blocks = torch.cat([keyed_order(seed, epoch, num_samples, block) for block in range(first, last + 1)])
-        start = step * batch_size - first * BLOCK
-        return blocks[start + rank : start + batch_size : world]
-    if classes is not None:
-        order = balanced_order(seed, epoch, classes)
-    elif lengths is None:
-        order = epoch_order(seed, epoch, num_samples)
-    else:
-        order = grouped_order(seed, epoch, lengths, batch_size, group)
-    if num_samples < batch_size:
-        order = order.repeat(-(-batch_size // num_samples))
-    return order[step * batch_size + rank : (step + 1) * batch_size : world]
-
-
 def eval_steps(num_samples: int, batch_size: int) -> int:
     """Return the number of evaluation steps that cover every sample, the same on every rank."""
     return -(-num_samples // batch_size)
@@ -228,9 +183,9 @@ def eval_indices(step: int, *, num_samples: int, batch_size: int, rank: int = 0,
 
 
 class EvalOrder:
-    """The batches of an evaluation by number: those of `eval_indices`, and of a mixture those of its parts in turns.
+    """The batches of an evaluation by number, as in `eval_indices`. The parts of a mixture alternate.
 
-    In turns: after any number of batches, each part has had its share of them, give or take one.
+    After any number of batches, each part has had its share of them, give or take one.
     """
 
     def __init__(self, split: Split, batch_size: int, rank: int = 0, world: int = 1) -> None:
@@ -244,7 +199,7 @@ class EvalOrder:
                 first = start + step * batch_size
                 batches.append(((step + 0.5) / steps, range(first, min(first + batch_size, start + count))))
             start += count
-        self._ranges = [samples for _, samples in sorted(batches, key=lambda each: each[0])]
+        self._ranges = [samples for _, samples in sorted(batches, key=lambda batch: batch[0])]
 
     def __len__(self) -> int:
         return len(self._ranges)
@@ -284,3 +239,48 @@ def _check_world(batch_size: int, rank: int, world: int) -> None:
             f"data.eval_batch_size count the samples of all processes: use a multiple of {world}"
         )
     assert 0 <= rank < world, (rank, world)
+
+
+def permuted(indices: Tensor, size: int, key: int) -> Tensor:
+    """Return where a permutation of 0 ... size - 1 sends `indices` (n,) int64; `key` selects the permutation.
+
+    It is computed index by index, for more indices than a table in memory should hold.
+
+    Source: Black and Rogaway 2002, Ciphers with Arbitrary Finite Domains: the generalized Feistel cipher and cycle
+        walking; Luby and Rackoff 1988 for the network of rounds
+    Equation: an index m < a b is split into L = m mod a and R = m div a; round j replaces (L, R) by (R, L + F_j(R)),
+        the sum modulo a in odd rounds and modulo b in even ones
+
+    Each round can be undone, so that the rounds permute the a b indices whatever F is. a and b are the square root of
+    the number of indices, rounded up. F is a hash with a key of its own in each round, and no cipher: nothing here is
+    secret.
+    """
+    assert 0 < size <= LARGEST, size
+    a = isqrt(size - 1) + 1
+    sides = np.uint64(a), np.uint64(-(-size // a))
+    keys = _scrambled(np.arange(1, ROUNDS + 1, dtype=np.uint64), np.uint64(key % 2**64))
+    result = _rounds(indices.numpy().astype(np.uint64), sides, keys)
+    # Cycle walking: the few results beyond the last index are permuted again until none is left.
+    beyond = np.flatnonzero(result >= size)
+    while len(beyond):
+        result[beyond] = _rounds(result[beyond], sides, keys)
+        beyond = beyond[result[beyond] >= size]
+    return torch.from_numpy(result.astype(np.int64))
+
+
+def _rounds(index: Any, sides: tuple[Any, Any], keys: Any) -> Any:
+    """Apply the rounds of the network to indices (n,) uint64 below the product of the sides (a, b)."""
+    left, right = index % sides[0], index // sides[0]
+    for number, key in enumerate(keys):
+        side = sides[number % 2]
+        # The hash is reduced first: a sum beyond 64 bits would not be the sum modulo the side.
+        left, right = right, (left + _scrambled(right, key) % side) % side
+    return left + right * sides[0]
+
+
+def _scrambled(values: Any, key: Any) -> Any:
+    """Return hashes of values (n,) uint64 by the finalizer of SplitMix64 (Steele, Lea and Flood 2014)."""
+    z = values * np.uint64(0x9E3779B97F4A7C15) + key
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))

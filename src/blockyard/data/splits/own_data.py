@@ -25,198 +25,10 @@ from blockyard.data.splits.simple_models import equally_spaced
 from blockyard.data.splits.split import Fraction, check_fractions
 from blockyard.errors import UserError, first_line
 
-# Samples of a dataset of the user's own: what an item is, and items as a batch.
-
 Pair = tuple[Tensor, Tensor | None]
-
-
-@dataclass(frozen=True)
-class Reader:
-    """How items become samples.
-
-    name: of the option that names the dataset, for messages; inputs, target: keys of items that are mappings
-    classes: number of classes, which bounds targets; None where targets are no classes, or not known yet
-    collate: the user's own function from items to a batch, or None
-    """
-
-    name: str
-    inputs: str
-    target: str
-    classes: int | None = None
-    collate: Callable[[list[Any]], Any] | None = None
-
-    def pair(self, item: Any, where: str) -> Pair:
-        """Return inputs and target of an item, or of a collated batch. Raises UserError for anything else."""
-        if isinstance(item, Mapping):
-            if self.inputs not in item:
-                raise UserError(f"{where} has the keys {', '.join(map(str, item))}; set data.inputs to one of them")
-            inputs, target = item[self.inputs], item.get(self.target)
-        elif isinstance(item, tuple | list) and len(item) == 2:
-            inputs, target = item
-        else:
-            inputs, target = item, None
-        values = _tensor(inputs, f"{where}, its input")
-        return values, None if target is None else _tensor(target, f"{where}, its target")
-
-    def batch(self, items: Sequence[Any], numbers: Sequence[int]) -> Batch:
-        """Return items as a batch. Raises UserError naming the sample that does not fit."""
-        if self.collate is not None:
-            inputs, target = self.pair(self.collate(list(items)), f"{self.name}: a batch of its collate_fn")
-        else:
-            pairs = [self.pair(item, f"{self.name}[{n}]") for item, n in zip(items, numbers, strict=True)]
-            inputs = self._stacked([pair[0] for pair in pairs], numbers, "input")
-            targets = [pair[1] for pair in pairs if pair[1] is not None]
-            target = self._stacked(targets, numbers, "target") if len(targets) == len(pairs) else None
-        if target is not None:
-            self._check_target(target, numbers)
-            if target.is_floating_point() and target.ndim == 1:
-                target = target[:, None]  # one real value of each sample
-        return Batch(inputs, target)
-
-    def _stacked(self, values: list[Tensor], numbers: Sequence[int], what: str) -> Tensor:
-        for value, number in zip(values, numbers, strict=True):
-            if (value.shape, value.dtype) != (values[0].shape, values[0].dtype):
-                first, own = (
-                    (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for tensor in (values[0], value)
-                )
-                raise UserError(
-                    f"{self.name}[{number}]: its {what} is {own[1]} of shape {own[0]}, that of [{numbers[0]}] is "
-                    f"{first[1]} of shape {first[0]}; make them alike"
-                )
-        return torch.stack(values)
-
-    def _check_target(self, target: Tensor, numbers: Sequence[int]) -> None:
-        if target.is_floating_point():
-            bad = ~target.isfinite()
-        elif self.classes is not None and target.ndim == 1:
-            bad = (target < 0) | (target >= self.classes)
-        else:
-            return
-        if bad.any():
-            row = int(bad.flatten(1).any(1).nonzero()[0]) if bad.ndim > 1 else int(bad.nonzero()[0])
-            expected = "not finite" if target.is_floating_point() else f"no class from 0 to {self.classes} - 1"
-            raise UserError(f"{self.name}[{numbers[row]}]: the target {target[row].tolist()} is {expected}")
-
-
-def _tensor(value: Any, where: str) -> Tensor:
-    """Return a number, an array, a tensor or an image as float32 or int64; images of bytes from 0 to 1."""
-    if isinstance(value, Tensor):
-        tensor = value
-    elif isinstance(value, np.ndarray | np.generic | int | float) and np.asarray(value).dtype.kind in "biuf":
-        tensor = torch.from_numpy(np.array(value))
-    elif hasattr(value, "getbands"):  # an image of Pillow
-        tensor = to_tensor(value)
-    else:
-        raise UserError(f"{where} is a {type(value).__name__}; it should be a number, an array, a tensor or an image")
-    if tensor.dtype == torch.uint8 and tensor.ndim >= 3:
-        return tensor.float() / 255
-    return tensor.float() if tensor.is_floating_point() else tensor.long()
-
-
-# Splits of datasets of the user's own: with a length in the order of all data, without one in their own.
-
-
-class Own(NamedTuple):
-    """A dataset of the user's. name: of the option; collate: its own function from items to a batch, or None."""
-
-    name: str
-    dataset: Any
-    collate: Any = None
-
-    @property
-    def streams(self) -> bool:
-        """Whether it only yields samples in its own order."""
-        return isinstance(self.dataset, IterableDataset) or not hasattr(self.dataset, "__getitem__")
-
-    def __len__(self) -> int:
-        try:
-            return len(self.dataset)
-        except (TypeError, NotImplementedError) as error:
-            raise UserError(f"{self.name}: {type(self.dataset).__name__} has no length; define __len__") from error
-
-
-@contextmanager
-def seeded_everywhere(seed: int) -> Iterator[None]:
-    """Seed the generators of torch, NumPy and Python inside, and put them back as they were."""
-    python, numpy = random.getstate(), np.random.get_state()
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    try:
-        with seeded(seed):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-
-
-class MapSplit:
-    """Samples of a dataset with a length. index: (n,) int64, those of this split.
-
-    Each item is read with generators seeded by (key, its number), so that random transforms repeat exactly.
-    """
-
-    def __init__(self, dataset: Any, index: Tensor, reader: Reader) -> None:
-        self.dataset, self.index, self.reader = dataset, index, reader
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Return the samples `order` (B,). `key` None draws the same random numbers every time."""
-        numbers = self.index[order].tolist()
-        return self.reader.batch([self._item(number, key) for number in numbers], numbers)
-
-    def _item(self, number: int, key: int | None) -> Any:
-        try:
-            with seeded_everywhere(mix("item", "evaluation" if key is None else key, number)):
-                return self.dataset[number]
-        except Exception as error:  # a user's own class may fail in any way
-            raise UserError(f"{self.reader.name}[{number}] cannot be read: {type(error).__name__}: {error}") from error
-
-
-class StreamSplit:
-    """Samples in the order in which an iterable dataset yields them, whatever is asked for, and then from its start.
-
-    size: samples of an epoch. Batches without a key, such as those of probes, are the first ones.
-    """
-
-    def __init__(self, dataset: Any, size: int, reader: Reader) -> None:
-        self.dataset, self.size, self.reader = dataset, size, reader
-        self._items: Iterator[Any] = iter(())
-        self._read = 0
-
-    def __len__(self) -> int:
-        return self.size
-
-    def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Return the next B samples."""
-        if key is None:
-            items = first_items(self.dataset, len(order), self.reader.name)
-            return self.reader.batch(items, range(len(items)))
-        items = []
-        while len(items) < len(order):
-            try:
-                items.append(next(self._items))
-                self._read += 1
-            except StopIteration:
-                first_items(self.dataset, 1, self.reader.name)  # an empty one would be asked for ever
-                self._items = iter(self.dataset)
-        return self.reader.batch(items, range(self._read - len(items), self._read))
-
-
-def first_items(dataset: Any, count: int, name: str) -> list[Any]:
-    """Return the first items of an iterable dataset, fewer where it ends. Raises UserError if it has none."""
-    items = []
-    for item in dataset:
-        items.append(item)
-        if len(items) == count:
-            break
-    if not items:
-        raise UserError(f"{name} yields no samples")
-    return items
-
-
 SAMPLED = 32  # samples that the fingerprint reads
+# The modality of inputs, by their numbers and the count of their axes.
+MODALITIES = {("real", 3): "image", ("real", 2): "series", ("real", 1): "vector", ("whole", 1): "symbols"}
 STREAM_LIMIT = (
     "is an iterable dataset: a resumed run reads it from its beginning, not from where it was, and processes and their "
     "workers read the same samples unless it divides them itself"
@@ -311,15 +123,15 @@ class OwnData(LoadedData):
     @cached_property
     def _spec(self) -> DataSpec:
         inputs, target = self._first
-        real, shape = inputs.is_floating_point(), tuple(inputs.shape)
-        kinds = {(True, 3): "image", (True, 2): "series", (True, 1): "vector", (False, 1): "symbols"}
+        shape = tuple(inputs.shape)
         name = self.own["train"].name
-        if (real, inputs.ndim) not in kinds:
+        numbers = "real" if inputs.is_floating_point() else "whole"
+        if (numbers, inputs.ndim) not in MODALITIES:
             raise UserError(
-                f"{name}[0]: an input of {'real' if real else 'whole'} numbers of shape {shape} is nothing known; "
+                f"{name}[0]: an input of {numbers} numbers of shape {shape} is nothing known; "
                 "images are (C, height, width), series (steps, C), vectors (F,), token ids (N,) of whole numbers"
             )
-        data_spec = DataSpec(kinds[real, inputs.ndim], shape)
+        data_spec = DataSpec(MODALITIES[numbers, inputs.ndim], shape)
         if data_spec.modality == "symbols":
             if self.vocabulary is None:
                 raise UserError(f"{name} has token ids; set data.vocabulary to their number")
@@ -330,24 +142,28 @@ class OwnData(LoadedData):
             return replace(data_spec, target="values", values=tuple(target.shape) or (1,))
         if target.ndim:
             return replace(data_spec, target="symbols")
+        # The attribute is a list of names, as in torchvision, or a number.
         names = getattr(self.own["train"].dataset, "classes", None)
-        count = self.classes or (len(names) if isinstance(names, list | tuple) else names)
+        listed = list(names) if isinstance(names, list | tuple) else []
+        count = self.classes or (len(listed) if isinstance(names, list | tuple) else names)
         if not isinstance(count, int):
             raise UserError(f"{name}[0] has a class, and the dataset has no attribute `classes`; set data.classes")
-        called = tuple(map(str, names)) if isinstance(names, list | tuple) and len(names) == count else ()
-        return replace(data_spec, target="class", classes=count, class_names=called)
+        class_names = tuple(map(str, listed)) if len(listed) == count else ()
+        return replace(data_spec, target="class", classes=count, class_names=class_names)
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Draw the splits that are not given, and read some samples for the fingerprint."""
-        own, parts = self.own, dict[str, Split]()
-        index = torch.arange(0 if own["train"].streams else len(own["train"]))
+        datasets = self.own
+        train = datasets["train"]
+        parts: dict[str, Split] = {}
+        index = torch.arange(0 if train.streams else len(train))
         for name, share in (("test", self.test_fraction), ("validation", self.validation_fraction)):
-            if name in own:
-                parts[name] = self._split(own[name], name, None)
+            if name in datasets:
+                parts[name] = self._split(datasets[name], name, None)
             else:
-                index, held_out = self._held_out(index, round(share * len(own["train"])), name)
-                parts[name] = self._split(own["train"], name, held_out)
-        parts["train"] = self._split(own["train"], "train", index)
+                index, held_out = self._held_out(index, round(share * len(train)), name)
+                parts[name] = self._split(train, name, held_out)
+        parts["train"] = self._split(train, "train", index)
         splits = Splits(**parts)
         self._fingerprint = sha256(content for split in splits for content in _contents(split))
         return splits
@@ -367,16 +183,210 @@ class OwnData(LoadedData):
             if size is None:
                 raise UserError(f"{own.name} is iterable; set data.train_size to the samples of an epoch")
             return StreamSplit(own.dataset, size, reader)
-        dataset = first_items(own.dataset, size or -1, own.name) if own.streams else own.dataset
-        index = torch.arange(len(dataset) if own.streams else len(own)) if index is None else index
+        dataset = own.dataset
+        if own.streams:  # an evaluation needs the same samples each time, so they are kept in memory
+            dataset = first_items(own.dataset, size or -1, own.name)
+        if index is None:
+            index = torch.arange(len(dataset) if own.streams else len(own))
         return MapSplit(dataset, index[self.kept(number, len(index))], reader)
 
     def _reader(self, own: Own, classes: int | None = None) -> Reader:
         return Reader(own.name, self.inputs, self.target, classes, own.collate)
 
 
+class Own(NamedTuple):
+    """A dataset of the user's. name: of the option; collate: the user's function from items to a batch, or None."""
+
+    name: str
+    dataset: Any
+    collate: Any = None
+
+    @property
+    def streams(self) -> bool:
+        """Whether the dataset only yields samples in an order of its own."""
+        return isinstance(self.dataset, IterableDataset) or not hasattr(self.dataset, "__getitem__")
+
+    def __len__(self) -> int:
+        try:
+            return len(self.dataset)
+        except (TypeError, NotImplementedError) as error:
+            raise UserError(f"{self.name}: {type(self.dataset).__name__} has no length; define __len__") from error
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Turns items into samples.
+
+    name: of the option that names the dataset, for messages; inputs, target: keys of items that are mappings
+    classes: number of classes, which bounds targets; None where targets are no classes, or not known yet
+    collate: the user's own function from items to a batch, or None
+    """
+
+    name: str
+    inputs: str
+    target: str
+    classes: int | None = None
+    collate: Callable[[list[Any]], Any] | None = None
+
+    def pair(self, item: Any, where: str) -> Pair:
+        """Return inputs and target of an item, or of a collated batch. Raises UserError for anything else."""
+        if isinstance(item, Mapping):
+            if self.inputs not in item:
+                raise UserError(f"{where} has the keys {', '.join(map(str, item))}; set data.inputs to one of them")
+            inputs, target = item[self.inputs], item.get(self.target)
+        elif isinstance(item, tuple | list) and len(item) == 2:
+            inputs, target = item
+        else:
+            inputs, target = item, None
+        values = _tensor(inputs, f"{where}, its input")
+        return values, None if target is None else _tensor(target, f"{where}, its target")
+
+    def batch(self, items: Sequence[Any], numbers: Sequence[int]) -> Batch:
+        """Return items as a batch. Raises UserError naming the sample that does not fit."""
+        if self.collate is not None:
+            inputs, target = self.pair(self.collate(list(items)), f"{self.name}: a batch of its collate_fn")
+        else:
+            values, targets = [], []
+            for item, number in zip(items, numbers, strict=True):
+                value, target = self.pair(item, f"{self.name}[{number}]")
+                values.append(value)
+                if target is not None:
+                    targets.append(target)
+            inputs = self._stacked(values, numbers, "input")
+            target = self._stacked(targets, numbers, "target") if len(targets) == len(values) else None
+        if target is not None:
+            self._check_target(target, numbers)
+            if target.is_floating_point() and target.ndim == 1:
+                target = target[:, None]  # one real value of each sample
+        return Batch(inputs, target)
+
+    def _stacked(self, values: list[Tensor], numbers: Sequence[int], what: str) -> Tensor:
+        first = values[0]
+        for value, number in zip(values, numbers, strict=True):
+            if (value.shape, value.dtype) != (first.shape, first.dtype):
+                raise UserError(
+                    f"{self.name}[{number}]: its {what} is {_described(value)}, that of [{numbers[0]}] is "
+                    f"{_described(first)}; make them alike"
+                )
+        return torch.stack(values)
+
+    def _check_target(self, target: Tensor, numbers: Sequence[int]) -> None:
+        if target.is_floating_point():
+            bad = ~target.isfinite()
+        elif self.classes is not None and target.ndim == 1:
+            bad = (target < 0) | (target >= self.classes)
+        else:
+            return
+        if bad.any():
+            row = int(bad.reshape(len(bad), -1).any(1).nonzero()[0])
+            problem = "not finite" if target.is_floating_point() else f"no class from 0 to {self.classes} - 1"
+            raise UserError(f"{self.name}[{numbers[row]}]: the target {target[row].tolist()} is {problem}")
+
+
+class MapSplit:
+    """Samples of a dataset with a length. index: (n,) int64, the samples of this split.
+
+    Each item is read with generators seeded by (key, its number), so that random transforms repeat exactly.
+    """
+
+    def __init__(self, dataset: Any, index: Tensor, reader: Reader) -> None:
+        self.dataset, self.index, self.reader = dataset, index, reader
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Return the samples `order` (B,). `key` None draws the same random numbers every time."""
+        numbers = self.index[order].tolist()
+        return self.reader.batch([self._item(number, key) for number in numbers], numbers)
+
+    def _item(self, number: int, key: int | None) -> Any:
+        try:
+            with seeded_everywhere(mix("item", "evaluation" if key is None else key, number)):
+                return self.dataset[number]
+        except Exception as error:  # a user's own class may fail in any way
+            raise UserError(f"{self.reader.name}[{number}] cannot be read: {type(error).__name__}: {error}") from error
+
+
+class StreamSplit:
+    """Samples as an iterable dataset yields them, whatever the order of a batch asks for, and then from its start.
+
+    size: samples of an epoch. Batches without a key, such as those of probes, are the first ones.
+    """
+
+    def __init__(self, dataset: Any, size: int, reader: Reader) -> None:
+        self.dataset, self.size, self.reader = dataset, size, reader
+        self._items: Iterator[Any] = iter(())
+        self._read = 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Return the next B samples."""
+        if key is None:
+            items = first_items(self.dataset, len(order), self.reader.name)
+            return self.reader.batch(items, range(len(items)))
+        items = []
+        while len(items) < len(order):
+            try:
+                items.append(next(self._items))
+                self._read += 1
+            except StopIteration:
+                first_items(self.dataset, 1, self.reader.name)  # an empty one would be asked for ever
+                self._items = iter(self.dataset)
+        return self.reader.batch(items, range(self._read - len(items), self._read))
+
+
+def first_items(dataset: Any, count: int, name: str) -> list[Any]:
+    """Return the first items of an iterable dataset, fewer where it ends. Raises UserError if it has none."""
+    items = []
+    for item in dataset:
+        items.append(item)
+        if len(items) == count:
+            break
+    if not items:
+        raise UserError(f"{name} yields no samples")
+    return items
+
+
+@contextmanager
+def seeded_everywhere(seed: int) -> Iterator[None]:
+    """Seed the generators of torch, NumPy and Python inside, and put them back as they were."""
+    python, numpy = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    try:
+        with seeded(seed):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
+
+
+def _tensor(value: Any, where: str) -> Tensor:
+    """Return a number, an array, a tensor or an image as float32 or int64; images of bytes from 0 to 1."""
+    if isinstance(value, Tensor):
+        tensor = value
+    elif isinstance(value, np.ndarray | np.generic | int | float) and np.asarray(value).dtype.kind in "biuf":
+        tensor = torch.from_numpy(np.array(value))
+    elif hasattr(value, "getbands"):  # an image of Pillow
+        tensor = to_tensor(value)
+    else:
+        raise UserError(f"{where} is a {type(value).__name__}; it should be a number, an array, a tensor or an image")
+    if tensor.dtype == torch.uint8 and tensor.ndim >= 3:
+        return tensor.float() / 255
+    return tensor.float() if tensor.is_floating_point() else tensor.long()
+
+
 def _contents(split: Split) -> list[Tensor | str]:
     """Return the length of a split, and some of its samples."""
-    order = equally_spaced(len(split), SAMPLED)
-    batch = split.batch(order, None)
-    return [str(len(split)), batch.inputs, *([batch.target] if isinstance(batch.target, Tensor) else [])]
+    batch = split.batch(equally_spaced(len(split), SAMPLED), None)
+    contents: list[Tensor | str] = [str(len(split)), batch.inputs]
+    if isinstance(batch.target, Tensor):
+        contents.append(batch.target)
+    return contents

@@ -25,38 +25,7 @@ from blockyard.data.splits.split import Fraction
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-
-# Random resized crops of torchvision, the same for a sample wherever it is read; `augment` has what follows them.
-#
-# Source: Szegedy et al. 2015 (arXiv 1409.4842), section 6
-# Reference: torchvision.transforms.v2.RandomResizedCrop
-
-
-@dataclass(frozen=True)
-class ResizedCrop:
-    """Random crops of images, resized.
-
-    area: least share of the image's area that is cropped; size: of the result in pixels
-    """
-
-    area: float
-    size: int
-
-    @cached_property
-    def _transform(self) -> Any:
-        from torchvision.transforms import v2
-
-        return v2.RandomResizedCrop(self.size, scale=(self.area, 1.0))
-
-    def __call__(self, image: Image, seed: int) -> Tensor:
-        """Return a random crop of an image as uint8 (C, size, size)."""
-        with seeded(seed):
-            where = self._transform.make_params([image])
-        return to_tensor(self._transform.transform(image, where))
-
-
 SAMPLE = 2000  # images of a part that are looked at in advance, where a data set is too large for memory
-
 Area = Annotated[float, Gt(0), Le(1)]
 
 
@@ -148,3 +117,29 @@ class Photographs(ImageData):
 
     def _decode(self, file: Any) -> Tensor:
         return decode_image(*self.open(file), channels=self.channels, size=self.shape[1])
+
+
+@dataclass(frozen=True)
+class ResizedCrop:
+    """Random crops of images, resized, the same for a sample wherever it is read. `augment` changes them further.
+
+    Source: Szegedy et al. 2015 (arXiv 1409.4842), section 6
+    Reference: torchvision.transforms.v2.RandomResizedCrop
+
+    area: least share of the image's area that is cropped; size: of the result in pixels
+    """
+
+    area: float
+    size: int
+
+    @cached_property
+    def _transform(self) -> Any:
+        from torchvision.transforms import v2
+
+        return v2.RandomResizedCrop(self.size, scale=(self.area, 1.0))
+
+    def __call__(self, image: Image, seed: int) -> Tensor:
+        """Return a random crop of an image as uint8 (C, size, size)."""
+        with seeded(seed):
+            where = self._transform.make_params([image])
+        return to_tensor(self._transform.transform(image, where))

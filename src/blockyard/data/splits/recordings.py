@@ -1,7 +1,7 @@
-"""Recordings and what is said or played in each: a sound as the source, a text as the sequence, or turned round.
+"""Recordings with the text of each: a sound as the source and its text as the sequence, or the other way round.
 
 source   |~~~~~^^^~~|         int16 samples of any length, padded on the right with silence
-inputs   START 5 8 A END      what a decoder writes, or what CTC finds in the sound
+inputs   START 5 8 A END      the text, for a decoder or for CTC
 
 writes=sound
 source   5 8 A
@@ -129,12 +129,12 @@ class RecordingData(LoadedData):
     @property
     @abstractmethod
     def sizes(self) -> tuple[int, int]:
-        """The most samples of a recording, and tokens of a text with its end."""
+        """The largest number of samples of a recording, and of tokens of a text with its end."""
 
     @property
     @abstractmethod
     def samples_a_second(self) -> int:
-        """Of every recording."""
+        """The sample rate of all recordings."""
 
     @property
     def spec(self) -> DataSpec:
@@ -147,7 +147,7 @@ class RecordingData(LoadedData):
 
     @abstractmethod
     def recordings(self) -> list[list[Recording]]:
-        """Return those of the training, the validation and the test split, and set the fingerprint."""
+        """Return the recordings of the training, the validation and the test split, and set the fingerprint."""
 
     def read_source(self, path: str) -> Tensor:
         """Return the samples of a sound file, (1, T) int16. Raises UserError for one that cannot be used."""
@@ -166,7 +166,7 @@ class RecordingData(LoadedData):
         return self.load_both(tokenizer, tokenizer)
 
     def load_both(self, tokenizer: Tokenizer, source: Tokenizer) -> Splits:
-        """As `load`. The source's tokenizer embeds sounds, or is fitted on the training texts where those are read."""
+        """Load with another tokenizer of the source, which embeds sounds, or is fitted on the training texts."""
         of_text = source if self.writes == "sound" else tokenizer
         if not isinstance(of_text, TextTokenizer):
             raise ValueError(f"the texts of recordings need a text tokenizer, not {type(of_text).__name__}")
@@ -181,7 +181,10 @@ class RecordingData(LoadedData):
             raise ValueError(f"{type(tokenizer).__name__} has no start and end token; see TokenSpec.start")
         parts: list[Split] = []
         for name, split in zip(Splits._fields, splits, strict=True):
-            kept = [recording for recording in split if 0 < len(of_text.encode(recording.text)) < self.sizes[1]]
+            kept = []
+            for recording in split:
+                if 0 < len(of_text.encode(recording.text)) < self.sizes[1]:
+                    kept.append(recording)
             if len(kept) < len(split):
                 log.warning("%d of %d %s texts are left out: too long", len(split) - len(kept), len(split), name)
             if not kept:

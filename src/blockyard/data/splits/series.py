@@ -33,34 +33,17 @@ from blockyard.errors import UserError
 if TYPE_CHECKING:
     import pandas
 
-
-class SeriesSplit:
-    """Windows of one split: inputs (B, history, C), target (B, horizon, C), float32, NaN where a value is missing.
-
-    values: (T, C), standardized; starts: (windows,) int64, the first step of each window
-    apart: whether each channel of a window is a sample of its own, with C = 1
-    mean, std: (C,), of the training split, in the units of the data
-    """
-
-    def __init__(
-        self, values: Tensor, starts: Tensor, lengths: tuple[int, int], apart: bool, moments: tuple[Tensor, Tensor]
-    ) -> None:
-        self.values, self.starts, self.apart = values, starts, apart
-        self.history, self.horizon = lengths
-        self.mean, self.std = moments
-
-    def __len__(self) -> int:
-        return len(self.starts) * (self.values.shape[1] if self.apart else 1)
-
-    def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Return the windows `order` (B,); with channels apart, all channels of a window follow each other."""
-        channels = self.values.shape[1]
-        window, channel = (order // channels, order % channels) if self.apart else (order, None)
-        steps = torch.arange(self.history + self.horizon)
-        windows = self.values[self.starts[window, None] + steps]  # (B, history + horizon, C)
-        if channel is not None:
-            windows = windows.gather(2, channel[:, None, None].expand(-1, windows.shape[1], 1))
-        return Batch(windows[:, : self.history], windows[:, self.history :], slice=channel)
+# Orders of day, month and year in dates of digits, with any mark between them.
+_ORDERS = {
+    "%d{0}%m{0}%Y": "day{0}month{0}year",
+    "%m{0}%d{0}%Y": "month{0}day{0}year",
+    "%d{0}%m{0}%y": "day{0}month{0}year",
+    "%m{0}%d{0}%y": "month{0}day{0}year",
+    "%y{0}%m{0}%d": "year{0}month{0}day",
+}
+_CLOCKS = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p")
+_MARK = re.compile(r"\d{1,2}([/.\-\s]+)\d")
+_MONTHS = 12  # so many dates a day apart may be the months of a year, in the other order
 
 
 @dataclass(kw_only=True, eq=False)
@@ -92,10 +75,13 @@ class SeriesData(LoadedData):
 
     @property
     def spec(self) -> DataSpec:
-        """Histories of one length, and a real-valued target of the horizon's; a slice for each of several channels."""
-        apart = self.channels == "apart"
-        channels = 1 if apart else len(self.channel_names)
-        slices = tuple(self.channel_names) if apart and len(self.channel_names) > 1 else ()
+        """Histories of one length, and real-valued targets of the horizon; a slice for each of several channels."""
+        channels = len(self.channel_names)
+        slices: tuple[str, ...] = ()
+        if self.channels == "apart":
+            if channels > 1:
+                slices = tuple(self.channel_names)
+            channels = 1
         return DataSpec(
             "series", (self.history, channels), target="values", values=(self.horizon, channels), slices=slices
         )
@@ -128,9 +114,11 @@ class SeriesData(LoadedData):
             "validation": (first - self.history, second),
             "test": (second - self.history, end),
         }
-        splits = [self._windows(standardized, name, *steps, (mean, std)) for name, steps in parts.items()]
-        for number, split in enumerate(splits):
+        splits = []
+        for number, (name, steps) in enumerate(parts.items()):
+            split = self._windows(standardized, name, *steps, (mean, std))
             split.starts = split.starts[self.kept(number, len(split.starts))]
+            splits.append(split)
         return Splits(*splits)
 
     def _windows(self, values: Tensor, name: str, start: int, stop: int, moments: tuple[Tensor, Tensor]) -> SeriesSplit:
@@ -147,7 +135,7 @@ class SeriesData(LoadedData):
     def _bounds(self, steps: int) -> tuple[int, int, int]:
         """Return the steps at which the training, the validation and the test split end."""
         train, _, test = self.split
-        if sum(self.split) <= 1 + 1e-9:
+        if sum(self.split) <= 1 + 1e-9:  # shares such as 0.7, 0.1 and 0.2 add up to a little more than 1
             if not math.isclose(sum(self.split), 1):
                 raise UserError(f"data.split={list(self.split)}: shares must add up to 1")
             test_steps = int(steps * test)
@@ -159,7 +147,35 @@ class SeriesData(LoadedData):
         return first, first + second, first + second + third
 
 
-# The times of a series' steps as text, and those of the steps that follow.
+class SeriesSplit:
+    """Windows of one split: inputs (B, history, C), target (B, horizon, C), float32, NaN where a value is missing.
+
+    values: (T, C), standardized; starts: (windows,) int64, the first step of each window
+    apart: whether each channel of a window is a separate sample, with C = 1
+    mean, std: (C,), of the training split, in the units of the data
+    """
+
+    def __init__(
+        self, values: Tensor, starts: Tensor, lengths: tuple[int, int], apart: bool, moments: tuple[Tensor, Tensor]
+    ) -> None:
+        self.values, self.starts, self.apart = values, starts, apart
+        self.history, self.horizon = lengths
+        self.mean, self.std = moments
+
+    def __len__(self) -> int:
+        return len(self.starts) * (self.values.shape[1] if self.apart else 1)
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Return the windows `order` (B,); with channels apart, all channels of a window follow each other."""
+        steps = torch.arange(self.history + self.horizon)
+        if not self.apart:
+            windows = self.values[self.starts[order, None] + steps]  # (B, history + horizon, C)
+            return Batch(windows[:, : self.history], windows[:, self.history :])
+        channels = self.values.shape[1]
+        channel = order % channels
+        windows = self.values[self.starts[order // channels, None] + steps]  # (B, history + horizon, C)
+        windows = windows.gather(2, channel[:, None, None].expand(-1, len(steps), 1))
+        return Batch(windows[:, : self.history], windows[:, self.history :], slice=channel)
 
 
 def as_text(column: pandas.Series[Any]) -> list[str]:
@@ -173,9 +189,9 @@ def as_text(column: pandas.Series[Any]) -> list[str]:
 
 
 def following(column: pandas.Series[Any], steps: int) -> list[str] | None:
-    """Return the times of the steps after a column's last; None where its own do not follow a regular calendar.
+    """Return the times of the steps after the last one of a column; None where they do not follow a regular calendar.
 
-    Regular are numbers with one distance, and dates whose frequency pandas can tell, such as hours or ends of months.
+    Regular are numbers with one distance, and dates with a frequency of pandas, such as hours or ends of months.
     """
     import pandas
 
@@ -193,29 +209,17 @@ def following(column: pandas.Series[Any], steps: int) -> list[str] | None:
     if frequency is None:
         return None
     after = pandas.date_range(dates[-1], periods=steps + 1, freq=frequency)[1:]
-    midnight = bool((dates == dates.normalize()).all())
-    return _dates(after) if midnight else [date.isoformat(sep=" ") for date in after]
-
-
-# Orders of day, month and year in dates of digits, with any mark between them.
-_ORDERS = {
-    "%d{0}%m{0}%Y": "day{0}month{0}year",
-    "%m{0}%d{0}%Y": "month{0}day{0}year",
-    "%d{0}%m{0}%y": "day{0}month{0}year",
-    "%m{0}%d{0}%y": "month{0}day{0}year",
-    "%y{0}%m{0}%d": "year{0}month{0}day",
-}
-_CLOCKS = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p")
-_MARK = re.compile(r"\d{1,2}([/.\-\s]+)\d")
-_MONTHS = 12  # so many dates a day apart may be the months of a year, in the other order
+    if bool((dates == dates.normalize()).all()):
+        return _dates(after)
+    return [date.isoformat(sep=" ") for date in after]
 
 
 def parsed_times(column: pandas.Series[Any]) -> pandas.Series[Any]:
-    """Return a column of numbers as it is, any other as dates: NaT where a cell is none, in UTC where offsets change.
+    """Return a column of numbers as it is, any other as dates: NaT for cells that are none, UTC where offsets change.
 
-    The order of day, month and year in dates of digits, such as 1/2/2020 10:00, is the one in which all cells are dates
+    Dates of digits, such as 1/2/2020 10:00, are read in an order of day, month and year in which all cells are dates
     that do not go back; of several such orders the only one in which they follow a regular calendar. Raises UserError
-    where this leaves more than one.
+    where more than one order is left.
     """
     import pandas
 
@@ -233,7 +237,8 @@ def parsed_times(column: pandas.Series[Any]) -> pandas.Series[Any]:
             fitting[order] = dates
     if len(fitting) > 1 and len(filled) > _MONTHS:
         regular = {order: dates for order, dates in fitting.items() if _frequency(pandas.DatetimeIndex(dates))}
-        fitting = regular if len(regular) == 1 else fitting
+        if len(regular) == 1:
+            fitting = regular
     if len(fitting) > 1:
         raise UserError(f"{first} may be {' or '.join(fitting)}; write dates as 2020-01-31")
     # Where no order fits, a message about a cell is right in the order that suits most of the others.
@@ -245,9 +250,12 @@ def _formats(text: str) -> Iterator[tuple[str, str]]:
     mark = _MARK.match(text)
     if mark is None:
         return
-    clocks = [f"{between}{clock}{offset}" for between in " T" for clock in _CLOCKS for offset in ("", "%z")]
+    clocks = [""]
+    for between in " T":
+        for clock in _CLOCKS:
+            clocks += [f"{between}{clock}", f"{between}{clock}%z"]
     for form, order in _ORDERS.items():
-        for clock in ("", *clocks):
+        for clock in clocks:
             whole = form.format(mark[1]) + clock
             try:
                 datetime.strptime(text, whole)
@@ -257,7 +265,7 @@ def _formats(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _to_datetime(column: pandas.Series[Any], form: str | None) -> pandas.Series[Any]:
-    """Return the dates of a column in one format, or in the one that pandas guesses; NaT where a cell is none."""
+    """Return the dates of a column in one format, or in a format that pandas guesses; NaT where a cell is none."""
     import pandas
 
     try:

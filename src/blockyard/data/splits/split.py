@@ -17,8 +17,9 @@ from blockyard.data.splits.order import mix
 from blockyard.errors import UserError, fold
 
 log = logging.getLogger("blockyard")
-
 Fraction = Annotated[float, Gt(0), Lt(1)]  # of a data set that goes to one split
+_WRAPPED = ("texts", "series", "sequences", "images", "split")  # where splits keep what has the targets
+_CHUNK = 1024
 
 
 def check_fractions(validation: float, test: float) -> None:
@@ -48,7 +49,8 @@ def stratified(target: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tens
 def refuse_untrained(target: Tensor, names: Sequence[str], where: object) -> None:
     """Raise UserError for classes without a training sample. target: (n,) int64 of the training split"""
     counts = torch.bincount(target, minlength=len(names))
-    if untrained := [name for name, count in zip(names, counts.tolist(), strict=True) if not count]:
+    untrained = [name for name, count in zip(names, counts.tolist(), strict=True) if not count]
+    if untrained:
         raise UserError(f"{where}: no training sample has the class {fold(untrained)}; add samples of it, or remove it")
 
 
@@ -79,7 +81,10 @@ def by_size(sizes: Sequence[int], fractions: Sequence[float], seed: int) -> list
     generator = torch.Generator().manual_seed(mix("documents", seed))
     queue = torch.randperm(len(sizes), generator=generator).tolist()
     total = sum(sizes)
-    rest = [queue.pop(max(range(len(queue)), key=lambda index: sizes[queue[index]]))] if queue else []
+    rest: list[int] = []
+    if queue:
+        largest = max(range(len(queue)), key=lambda index: sizes[queue[index]])
+        rest.append(queue.pop(largest))
     splits: list[list[int]] = []
     for number, fraction in enumerate(fractions, start=1):
         remaining = len(fractions) - number  # splits that still need a document each
@@ -91,12 +96,6 @@ def by_size(sizes: Sequence[int], fractions: Sequence[float], seed: int) -> list
             short -= sizes[split[-1]]
         splits.append(sorted(split))
     return [*splits, sorted(rest + queue)]
-
-
-# The class of each sample of a split.
-
-_WRAPPED = ("texts", "series", "sequences", "images", "split")  # where splits keep what has the targets
-_CHUNK = 1024
 
 
 def known_classes(split: Any) -> Tensor | None:
@@ -127,11 +126,8 @@ def classes_of(split: Split) -> Tensor:
     return torch.cat(parts)
 
 
-# Splits whose samples get another target: real values standardized by the training split, and slices.
-
-
 class WithTargets:
-    """The inputs of another split with real-valued targets (n, T), NaN where one is missing.
+    """The inputs of another split with real-valued targets (n, T), NaN where a value is missing.
 
     mean, std: (T,) of the training split, in the units of the data, by which targets are standardized; 0 and 1 for
         labels, which are 0 or 1 themselves
@@ -150,7 +146,7 @@ class WithTargets:
 
     @property
     def preprocess(self) -> Any:
-        """How stored bytes become inputs, where they are images."""
+        """The function from stored bytes to inputs, where they are images."""
         return getattr(self.split, "preprocess", None)
 
     @property
@@ -183,12 +179,9 @@ class Sliced:
         return replace(self.split.batch(order, key), slice=self.slice[order])
 
 
-# Moments of the training split, by which inputs and real-valued targets are standardized.
-
-
 def varies(deviation: float, mean: float) -> bool:
-    """Whether a standard deviation is more than what rounding leaves of equal values with this mean."""
-    return deviation > 1e-12 * abs(mean)
+    """Return whether a standard deviation is more than a rounding error of equal values with this mean."""
+    return deviation > 1e-12 * abs(mean)  # float64 rounds to 1e-16 of the mean; sums of many values to more
 
 
 def column_moments(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,7 +191,7 @@ def column_moments(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def input_deviation(mean: Tensor, deviation: Tensor, names: Sequence[str], things: str) -> Tensor:
-    """Return what inputs are divided by: their standard deviation, and 1 for a column that does not vary.
+    """Return the divisors of inputs: their standard deviation, and 1 for a column that does not vary.
 
     Logs the number of such columns. Raises UserError for a column without a value, and where no column varies.
 
@@ -223,9 +216,9 @@ def input_deviation(mean: Tensor, deviation: Tensor, names: Sequence[str], thing
 
 
 def target_moments(values: Tensor, names: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Return the `column_moments` of targets. Raises UserError for one that does not vary, of which nothing is learned.
+    """Return the `column_moments` of targets. Raises UserError for a target that does not vary, which teaches nothing.
 
-    values: (n, T) float64 of the training split, NaN where one is missing; names: T, of the targets
+    values: (n, T) float64 of the training split, NaN where a value is missing; names: T, of the targets
     """
     mean, deviation = column_moments(values)
     for name, size, level in zip(names, deviation.tolist(), mean.tolist(), strict=True):
@@ -237,22 +230,27 @@ def target_moments(values: Tensor, names: Sequence[str]) -> tuple[Tensor, Tensor
 def with_values(splits: Splits, values: Sequence[Tensor], names: Sequence[str]) -> Splits:
     """Return the splits with real-valued targets, standardized by `target_moments`, which raises UserError.
 
-    values: of each split (n, T) float64, NaN where one is missing; names: T, of the targets
+    values: of each split (n, T) float64, NaN where a value is missing; names: T, of the targets
     """
     mean, std = target_moments(values[0], names)
-    standardized = [((part - mean) / std).float() for part in values]
-    return Splits(*(WithTargets(split, own, mean, std) for split, own in zip(splits, standardized, strict=True)))
+    parts = []
+    for split, target in zip(splits, values, strict=True):
+        parts.append(WithTargets(split, ((target - mean) / std).float(), mean, std))
+    return Splits(*parts)
 
 
 def with_labels(splits: Splits, labels: Sequence[Tensor], names: Sequence[str]) -> Splits:
-    """Return the splits with labels that are there or not. Raises UserError for one that training samples do not vary
-    in.
+    """Return the splits with labels, 0 or 1 each. Raises UserError for a label that does not vary in training.
 
     labels: of each split (n, T) float64 of 0 and 1, NaN where it is not known; names: T, of the labels
     """
     train = labels[0]
-    for name, low, high in zip(names, train.nan_to_num(1).amin(0), train.nan_to_num(0).amax(0), strict=True):
+    # A label that is not known must not count as one of both values.
+    lowest = train.nan_to_num(1).amin(0)
+    highest = train.nan_to_num(0).amax(0)
+    for name, low, high in zip(names, lowest, highest, strict=True):
         if not low < high:
             raise UserError(f"the label {name} is there in all training samples or in none; leave it out")
     zeros, ones = torch.zeros(train.shape[1]), torch.ones(train.shape[1])
-    return Splits(*(WithTargets(split, own.float(), zeros, ones) for split, own in zip(splits, labels, strict=True)))
+    parts = [WithTargets(split, target.float(), zeros, ones) for split, target in zip(splits, labels, strict=True)]
+    return Splits(*parts)

@@ -2,7 +2,7 @@
 
     words     Ada            Lovelace          .
     tags      B-PER          I-PER             O
-    pieces    A   da         Love  lace        .      what the tokenizer cuts each word into, alone
+    pieces    A   da         Love  lace        .      tokens of each word, cut alone
     target    1   1 + V      2     2 + V       0      tag at the first piece of a word, V more at its others
 
 The pieces of a word do not depend on its neighbours: words are encoded one by one, with a blank in front of all but the
@@ -27,8 +27,8 @@ from blockyard.errors import UserError, quoted
 class Pieces:
     """A sentence as token ids.
 
-    first: the index of the first piece of each word; last: that of its last one
-    forms: how many words are read; fewer than the sentence has where it is longer than the context
+    first, last: the indices of the first and the last piece of each word
+    forms: the number of words that are read; fewer than the sentence has where it is longer than the context
     whole: the tokens of the sentence before it is cut
     """
 
@@ -39,12 +39,12 @@ class Pieces:
 
     @property
     def forms(self) -> int:
-        """How many words are read."""
+        """The number of words that are read."""
         return len(self.first)
 
 
 class Cutter:
-    """Cuts sentences into pieces, and remembers those of each word."""
+    """Cuts sentences into pieces, and remembers the pieces of each word."""
 
     def __init__(self, tokenizer: TextTokenizer, context: int) -> None:
         self.tokenizer, self.context = tokenizer, context
@@ -55,7 +55,7 @@ class Cutter:
     def __call__(self, forms: Sequence[str], where: str) -> Pieces:
         """Return the pieces of a sentence, of as many whole words as the context has room for.
 
-        Raises UserError for a word of which the tokenizer leaves nothing, and a first word that is longer than that.
+        Raises UserError for a word without a token, and for a first word that is longer than the context.
         """
         ids: list[int] = []
         first: list[int] = []
@@ -63,9 +63,9 @@ class Cutter:
         whole = 0
         for number, form in enumerate(forms):
             pieces, blanks = self._of(form, follows=number > 0)
-            read = whole == len(ids)  # so far
+            cut = whole > len(ids)  # an earlier word had no room
             whole += len(pieces)
-            if not read:
+            if cut:
                 continue
             if len(pieces) == blanks:
                 raise UserError(
@@ -86,9 +86,10 @@ class Cutter:
         key = (form, follows)
         if key not in self._known:
             pieces = self.tokenizer.encode(f" {form}" if follows else form)
-            alone = follows and bool(pieces) and pieces[0] == self._blank
-            # A token of a blank and the beginning of a word, of a vocabulary that does not know it, is no blank.
-            blanks = int(alone and pieces[1:] == self.tokenizer.encode(form))
+            blanks = 0
+            # The id of a blank may also be the unknown token, for a blank and a beginning that no token has.
+            if follows and pieces and pieces[0] == self._blank and pieces[1:] == self.tokenizer.encode(form):
+                blanks = 1
             self._known[key] = pieces, blanks
         return self._known[key]
 

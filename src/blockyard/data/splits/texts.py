@@ -39,7 +39,7 @@ class Windows:
     One key per epoch thus shows the stream once per epoch, cut at different places each time.
 
     stream: (T,) int32 token ids; segment: (T,) int32 documents of a packed stream, or None
-    texts: (T,) int32, the text of the split that each token is from; None is one text
+    texts: (T,) int32, the text of each token, by its number in the split; None is one text
     """
 
     redrawn = False
@@ -71,7 +71,9 @@ class Windows:
 
     def document_of(self, order: Tensor) -> Tensor:
         """Return the text in which each sequence starts, (B,); sequences of one text are not independent."""
-        return torch.zeros_like(order) if self.texts is None else self.texts[order * self.context].to(order.dtype)
+        if self.texts is None:
+            return torch.zeros_like(order)
+        return self.texts[order * self.context].to(order.dtype)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
         """Return inputs (B, context + 1), and if packed a segment of that shape, from 0 in each sequence."""
@@ -91,7 +93,7 @@ class Lines:
     Lines of more than `context` + 1 tokens are truncated. The padding is token id 0.
 
     stream: (T,) int32 token ids of all lines; lengths: (n,) int64 tokens of each, kept as `whole` before they are cut
-    texts: (n,) int32, the text of the split that each line is from; None is one text
+    texts: (n,) int32, the text of each line, by its number in the split; None is one text
     """
 
     def __init__(
@@ -113,7 +115,9 @@ class Lines:
 
     def document_of(self, order: Tensor) -> Tensor:
         """Return the text that each line is from, (B,); lines of one text are not independent."""
-        return torch.zeros_like(order) if self.texts is None else self.texts[order].to(order.dtype)
+        if self.texts is None:
+            return torch.zeros_like(order)
+        return self.texts[order].to(order.dtype)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
         """Return inputs (B, longest) and lengths (B,)."""
@@ -175,8 +179,11 @@ class TextData(LoadedData):
             tokenizer.fit(documents.train)
         parts = [self._encode(name, texts, tokenizer) for name, texts in documents._asdict().items()]
         kept = [part.first(self.size_of(number, len(part))) for number, part in enumerate(parts)]
-        # The last token of a line is predicted, and not read.
-        read = [length for part in kept if isinstance(part, Lines) for length in (part.whole - 1).tolist()]
+        read: list[int] = []
+        for part in kept:
+            if isinstance(part, Lines):
+                # The last token of a line is predicted, and not read.
+                read += (part.whole - 1).tolist()
         warn_of_cut(read, self.context, "lines")
         return Splits(*kept)
 
@@ -184,27 +191,31 @@ class TextData(LoadedData):
         """Assign whole texts to the splits by `split_seed`."""
         fractions = (self.validation_fraction, self.test_fraction)
         validation, test, train = by_size([len(text) for text in texts], fractions, self.split_seed)
-        return SplitDocuments(*([texts[i] for i in split] for split in (train, validation, test)))
+        parts = [[texts[i] for i in split] for split in (train, validation, test)]
+        return SplitDocuments(*parts)
 
     def _encode(self, name: str, texts: Sequence[str], tokenizer: TextTokenizer) -> Windows | Lines:
-        units = (
-            (number, unit)
-            for number, text in enumerate(texts)
-            for unit in (nonblank_lines([text]) if self.sample == "line" else [text])
-        )
-        # NumPy reads a list four times as fast as torch does.
-        arrays = ((number, unit, np.array(tokenizer.encode(unit), np.int32)) for number, unit in units)
-        encoded = ((number, unit, torch.from_numpy(token_ids)) for number, unit, token_ids in arrays)
+        by_line = self.sample == "line"
         # A line of one token has no next token to predict; a batch of such lines would have no loss.
-        minimum = 2 if self.sample == "line" else 1
-        kept = [(number, unit, token_ids) for number, unit, token_ids in encoded if len(token_ids) >= minimum]
-        if not kept:
-            problem = "has no line of two tokens or more" if self.sample == "line" else "is empty"
+        minimum = 2 if by_line else 1
+        sequences: list[Tensor] = []
+        text_numbers: list[int] = []
+        num_bytes = 0
+        for number, text in enumerate(texts):
+            for unit in nonblank_lines([text]) if by_line else [text]:
+                # NumPy reads a list four times as fast as torch does.
+                token_ids = torch.from_numpy(np.array(tokenizer.encode(unit), np.int32))
+                if len(token_ids) >= minimum:
+                    sequences.append(token_ids)
+                    text_numbers.append(number)
+                    num_bytes += len(unit.encode())
+        if not sequences:
+            problem = "has no line of two tokens or more" if by_line else "is empty"
             raise ValueError(f"the {name} split of the text {problem}; raise its fraction or use a longer text")
-        sequences = [token_ids for _, _, token_ids in kept]
-        source = torch.tensor([number for number, _, _ in kept], dtype=torch.int32)
-        stream, lengths = torch.cat(sequences), torch.tensor([len(token_ids) for token_ids in sequences])
-        bytes_per_token = sum(len(unit.encode()) for _, unit, _ in kept) / len(stream)
+        source = torch.tensor(text_numbers, dtype=torch.int32)
+        stream = torch.cat(sequences)
+        lengths = torch.tensor([len(token_ids) for token_ids in sequences])
+        bytes_per_token = num_bytes / len(stream)
         if self.spec.variable:
             return Lines(stream, lengths, self.context, bytes_per_token, source)
         if len(stream) <= self.context:
@@ -219,4 +230,7 @@ class TextData(LoadedData):
 
 def nonblank_lines(texts: Sequence[str]) -> list[str]:
     """Return every line that is not blank, with its line feed."""
-    return [line + "\n" for text in texts for line in text.split("\n") if line.strip()]
+    lines = []
+    for text in texts:
+        lines += [line + "\n" for line in text.split("\n") if line.strip()]
+    return lines

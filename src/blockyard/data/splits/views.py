@@ -14,47 +14,11 @@ from torch.nn import functional as F
 from blockyard.contracts import Batch, DataSpec, Side, Split, Splits, Tokenizer
 from blockyard.data.splits.hash import normal, uniform
 
-# Views that are whole images, each moved, with another contrast and noise; every number is drawn beforehand.
-#
-# Source: Chen et al. 2020, A Simple Framework for Contrastive Learning of Visual Representations (SimCLR,
-#     arXiv 2002.05709), section 3, for sets of random data augmentations
-# Reference: torchvision.transforms.functional.affine
-# Equation: view(p) = contrast * image(A p + shift) + noise, with A a rotation over a scale
-
-# The largest changes, at strength 1; each draw is uniform between both signs of its own.
+# The largest changes, at strength 1; each draw is uniform between minus and plus its largest change.
 ANGLE, SCALE, SHIFT, CONTRAST = math.radians(45), 0.4, 0.25, 0.5  # radians, share, share of the side, share
 NOISE = 0.5  # standard deviations of the training images
 MOVES = 5  # draws of a view besides its noise
-
-
-def draws_of_view(channels: int, side: int) -> int:
-    """Return the uniform numbers that a view takes: one to flip, its moves, two for the noise of each value."""
-    return 1 + MOVES + 2 * channels * side * side
-
-
-def augmented_views(images: Tensor, draws: Tensor, side: int, strength: float) -> Tensor:
-    """Images (B, C, height, width) -> (B, W, C, side, side); beyond its edge an image goes on as it ends.
-
-    draws: (B, W, MOVES + 2 C side side) in [0, 1); strength: 0 only resizes, 1 changes most
-    """
-    batch, views = draws.shape[:2]
-    channels = images.shape[1]
-    signed = (2 * draws[..., :MOVES] - 1) * strength  # (B, W, MOVES), each in [-strength, strength)
-    angle, scale = signed[..., 0] * ANGLE, 1 / (1 + signed[..., 1] * SCALE)
-    theta = images.new_zeros(batch, views, 2, 3)
-    theta[..., 0, 0] = theta[..., 1, 1] = scale * angle.cos()
-    theta[..., 1, 0] = scale * angle.sin()
-    theta[..., 0, 1] = -theta[..., 1, 0]
-    theta[..., 2] = signed[..., 2:4] * SHIFT * 2  # the grid goes from -1 to 1
-    grid = F.affine_grid(theta.flatten(0, 1), [batch * views, channels, side, side], align_corners=False)
-    # The views of an image side by side, so that no image is copied.
-    grid = grid.unflatten(0, (batch, views)).flatten(1, 2)  # (B, W side, side, 2)
-    moved = F.grid_sample(images, grid, padding_mode="border", align_corners=False)  # (B, C, W side, side)
-    moved = moved.unflatten(2, (views, side)).transpose(1, 2)  # (B, W, C, side, side)
-    contrast = 1 + signed[..., 4] * CONTRAST
-    noise = normal(draws[..., MOVES:].unflatten(-1, (*moved.shape[2:], 2))) * (NOISE * strength)
-    return (moved * contrast[..., None, None, None] + noise).to(images.dtype)
-
+Strength = Annotated[float, Ge(0), Le(1)]
 
 if TYPE_CHECKING:
     from blockyard.data.splits.images import ImageData
@@ -63,74 +27,6 @@ if TYPE_CHECKING:
 else:
     # As a subclass of ImageData this mixin would put that class's defaults before those of the data set.
     Base = object
-
-
-Strength = Annotated[float, Ge(0), Le(1)]
-
-
-class ViewSampling(NamedTuple):
-    """How views are drawn.
-
-    most, least: views per image; side: of a view in pixels; flip: mirror half of them
-    strength: of the augmentation of whole images, from 0 to 1; None crops squares instead
-    """
-
-    most: int
-    least: int
-    side: int
-    flip: bool
-    strength: float | None = None
-
-
-class ViewSplit:
-    """Views of the images of another split: squares cropped at random positions, or augmented whole images.
-
-    A view is a function of (key, image index, view number): without a key it is the same every time,
-    and a larger set of views of an image starts with the views of a smaller one.
-    """
-
-    def __init__(self, images: Split, sampling: ViewSampling) -> None:
-        self.images, self.sampling = images, sampling
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Return inputs (B, W, C, side, side) and target (B,).
-
-        If images have different numbers of views, also lengths (B,); W is then that of the largest set, and
-        padded views are zero.
-        """
-        sampling, batch = self.sampling, self.images.batch(order, None)
-        each = 3 if sampling.strength is None else draws_of_view(batch.inputs.shape[1], sampling.side)
-        draws = uniform(0 if key is None else key, order, 1 + each * sampling.most).T  # (B, 1 + each W)
-        lengths = sampling.least + (draws[:, 0] * (sampling.most - sampling.least + 1)).long()  # (B,)
-        draws = draws[:, 1:].reshape(len(order), sampling.most, each)
-        views = self._crop(batch.inputs, draws) if sampling.strength is None else self._augment(batch.inputs, draws)
-        if sampling.least == sampling.most:
-            return Batch(views, batch.target)
-        padding = torch.arange(sampling.most) >= lengths[:, None]  # (B, W)
-        views = views.masked_fill(padding[..., None, None, None], 0.0)[:, : int(lengths.max())]
-        return Batch(views, batch.target, lengths=lengths)
-
-    def _crop(self, images: Tensor, draws: Tensor) -> Tensor:
-        """Images (B, C, height, width), draws (B, W, 3) -> (B, W, C, side, side)."""
-        side = self.sampling.side
-        windows = images.unfold(2, side, 1).unfold(3, side, 1)  # (B, C, rows, cols, side, side)
-        rows, cols = windows.shape[2:4]
-        down, right = (draws[..., 0] * rows).long(), (draws[..., 1] * cols).long()  # (B, W)
-        views = windows[torch.arange(len(images))[:, None], :, down, right]  # (B, W, C, side, side)
-        return self._flip(views, draws[..., 2])
-
-    def _augment(self, images: Tensor, draws: Tensor) -> Tensor:
-        """Images (B, C, height, width), draws (B, W, ...) -> (B, W, C, side, side)."""
-        assert self.sampling.strength is not None
-        views = augmented_views(images, draws[..., 1:], self.sampling.side, self.sampling.strength)
-        return self._flip(views, draws[..., 0])
-
-    def _flip(self, views: Tensor, draws: Tensor) -> Tensor:
-        """Views (B, W, C, side, side), those with draws (B, W) below one half mirrored where the options say so."""
-        return torch.where((draws < 0.5)[..., None, None, None], views.flip(-1), views) if self.sampling.flip else views
 
 
 @dataclass(kw_only=True, eq=False)
@@ -175,19 +71,20 @@ class Views(Base):
 
     @property
     def train_sampling(self) -> ViewSampling:
-        """How views are drawn in training."""
+        """The options by which views are drawn in training."""
         least = self.views if self.least_views is None else self.least_views
         return ViewSampling(self.views, least, self.size, self.flip, self._strength)
 
     @property
     def _strength(self) -> float | None:
-        """That of the augmentation, None for crops."""
-        default = 0.5 if self.strength is None else self.strength
-        return default if self.look == "augment" else None
+        """The strength of the augmentation, None for crops."""
+        if self.look == "crop":
+            return None
+        return 0.5 if self.strength is None else self.strength
 
     @property
     def eval_sampling(self) -> ViewSampling:
-        """How views are drawn in evaluation: always the same number."""
+        """The options by which views are drawn in evaluation: always the same number."""
         count = self.views if self.eval_views is None else self.eval_views
         return ViewSampling(count, count, self.size, self.flip, self._strength)
 
@@ -205,3 +102,107 @@ class Views(Base):
         train, *others = super().load(tokenizer)
         eval_splits = (ViewSplit(split, self.eval_sampling) for split in others)
         return Splits(ViewSplit(train, self.train_sampling), *eval_splits)
+
+
+class ViewSplit:
+    """Views of the images of another split: squares cropped at random positions, or augmented whole images.
+
+    A view is a function of (key, image index, view number): without a key it is the same every time,
+    and a larger set of views of an image starts with the views of a smaller one.
+    """
+
+    def __init__(self, images: Split, sampling: ViewSampling) -> None:
+        self.images, self.sampling = images, sampling
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Return inputs (B, W, C, side, side) and target (B,).
+
+        If images have different numbers of views, also lengths (B,); W is then that of the largest set, and
+        padded views are zero.
+        """
+        sampling, batch = self.sampling, self.images.batch(order, None)
+        # A crop is drawn by its position down and right and by its flip.
+        count = 3 if sampling.strength is None else draws_of_view(batch.inputs.shape[1], sampling.side)
+        draws = uniform(0 if key is None else key, order, 1 + count * sampling.most).T  # (B, 1 + count W)
+        lengths = sampling.least + (draws[:, 0] * (sampling.most - sampling.least + 1)).long()  # (B,)
+        draws = draws[:, 1:].reshape(len(order), sampling.most, count)
+        views = self._crop(batch.inputs, draws) if sampling.strength is None else self._augment(batch.inputs, draws)
+        if sampling.least == sampling.most:
+            return Batch(views, batch.target)
+        padding = torch.arange(sampling.most) >= lengths[:, None]  # (B, W)
+        views = views.masked_fill(padding[..., None, None, None], 0.0)[:, : int(lengths.max())]
+        return Batch(views, batch.target, lengths=lengths)
+
+    def _crop(self, images: Tensor, draws: Tensor) -> Tensor:
+        """Cut squares out of images (B, C, height, width) -> (B, W, C, side, side). draws: (B, W, 3)"""
+        side = self.sampling.side
+        windows = images.unfold(2, side, 1).unfold(3, side, 1)  # (B, C, rows, cols, side, side)
+        rows, cols = windows.shape[2:4]
+        down, right = (draws[..., 0] * rows).long(), (draws[..., 1] * cols).long()  # (B, W)
+        views = windows[torch.arange(len(images))[:, None], :, down, right]  # (B, W, C, side, side)
+        return self._flip(views, draws[..., 2])
+
+    def _augment(self, images: Tensor, draws: Tensor) -> Tensor:
+        """Augment whole images (B, C, height, width) -> (B, W, C, side, side). draws: (B, W, ...)"""
+        assert self.sampling.strength is not None
+        views = augmented_views(images, draws[..., 1:], self.sampling.side, self.sampling.strength)
+        return self._flip(views, draws[..., 0])
+
+    def _flip(self, views: Tensor, draws: Tensor) -> Tensor:
+        """Mirror the views (B, W, C, side, side) with draws (B, W) below one half, where the options say so."""
+        if not self.sampling.flip:
+            return views
+        return torch.where((draws < 0.5)[..., None, None, None], views.flip(-1), views)
+
+
+class ViewSampling(NamedTuple):
+    """Options by which views are drawn.
+
+    most, least: views per image; side: of a view in pixels; flip: mirror half of them
+    strength: of the augmentation of whole images, from 0 to 1; None crops squares instead
+    """
+
+    most: int
+    least: int
+    side: int
+    flip: bool
+    strength: float | None = None
+
+
+def draws_of_view(channels: int, side: int) -> int:
+    """Return the uniform numbers that a view takes: one to flip, its moves, two for the noise of each value."""
+    return 1 + MOVES + 2 * channels * side * side
+
+
+def augmented_views(images: Tensor, draws: Tensor, side: int, strength: float) -> Tensor:
+    """Return views that are whole images, each moved, with another contrast and noise.
+
+    Images (B, C, height, width) -> (B, W, C, side, side). Beyond its edge an image goes on with its last pixels.
+
+    Source: Chen et al. 2020, A Simple Framework for Contrastive Learning of Visual Representations (SimCLR,
+        arXiv 2002.05709), section 3, for sets of random data augmentations
+    Reference: torchvision.transforms.functional.affine
+    Equation: view(p) = contrast * image(A p + shift) + noise, with A a rotation over a scale
+
+    draws: (B, W, MOVES + 2 C side side) in [0, 1); strength: 0 only resizes, 1 changes most
+    """
+    batch, views = draws.shape[:2]
+    channels = images.shape[1]
+    signed = (2 * draws[..., :MOVES] - 1) * strength  # (B, W, MOVES), each in [-strength, strength)
+    angle, scale = signed[..., 0] * ANGLE, 1 / (1 + signed[..., 1] * SCALE)
+    theta = images.new_zeros(batch, views, 2, 3)
+    theta[..., 0, 0] = theta[..., 1, 1] = scale * angle.cos()
+    theta[..., 1, 0] = scale * angle.sin()
+    theta[..., 0, 1] = -theta[..., 1, 0]
+    theta[..., 2] = signed[..., 2:4] * SHIFT * 2  # the grid goes from -1 to 1
+    grid = F.affine_grid(theta.flatten(0, 1), [batch * views, channels, side, side], align_corners=False)
+    # The views of an image side by side, so that no image is copied.
+    grid = grid.unflatten(0, (batch, views)).flatten(1, 2)  # (B, W side, side, 2)
+    moved = F.grid_sample(images, grid, padding_mode="border", align_corners=False)  # (B, C, W side, side)
+    moved = moved.unflatten(2, (views, side)).transpose(1, 2)  # (B, W, C, side, side)
+    contrast = 1 + signed[..., 4] * CONTRAST
+    noise = normal(draws[..., MOVES:].unflatten(-1, (*moved.shape[2:], 2))) * (NOISE * strength)
+    return (moved * contrast[..., None, None, None] + noise).to(images.dtype)

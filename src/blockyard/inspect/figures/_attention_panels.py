@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,10 @@ _ROWS, _COLUMNS = 6, 8  # panels of a page
 _MANY = 2000  # entries, from which on a quantile ends the colour scale
 
 
-def head_pages(layers: list[LayerAttention]) -> Iterator[tuple[list[LayerAttention], range]]:
+def head_pages(layers: list[LayerAttention]) -> Iterator[tuple[Sequence[LayerAttention], Sequence[int]]]:
     """Yield the layers and heads of each page; heads as indices of `LayerAttention.heads`."""
-    for part in split_pages(len(layers), _ROWS):
-        page_layers = [layers[i] for i in part]
-        for heads in split_pages(max(len(layer.heads) for layer in page_layers), _COLUMNS):
+    for page_layers in split_pages(layers, _ROWS):
+        for heads in split_pages(range(max(len(layer.heads) for layer in page_layers)), _COLUMNS):
             yield page_layers, heads
 
 

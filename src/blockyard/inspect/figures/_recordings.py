@@ -21,11 +21,11 @@ _LONGEST = 90  # characters of a text above its spectrogram
 
 
 def draw_recordings(loaded: Loaded, written: Written, subject: str, path: Path) -> Path | None:
-    """Draw the texts of the first recordings beside `path`; None for a run whose source is no sound.
+    """Draw the texts of the first recordings beside `path`; None for a run without a source of sound.
 
-    Each recording has its spectrogram, with the labels where CTC hears them, and over it the attention of the last
-    layer that attends to the sound, the mean over heads and queries. Where that is cross-attention, it has a panel of
-    its own below, with a row for each token of the reference.
+    Each recording has its spectrogram with the labels that CTC hears, and over it the attention of the last layer that
+    attends to the sound, the mean over heads and queries. Cross-attention has a panel of its own below, with a row for
+    each token of the reference.
     """
     source = loaded.data.spec.source
     if source is None or source.modality != "audio" or source.rate is None:

@@ -20,7 +20,7 @@ def draw(loaded: Loaded, window: WindowForecast, subject: str, path: Path) -> li
     """Draw a forecast, on several pages for many channels. Steps count from the last one of the history."""
     title = f"{loaded.folder.name}, {loaded.weights}: {subject}"
     pages = []
-    for part in split_pages(len(window.channels), _ROWS):
+    for part in split_pages(range(len(window.channels)), _ROWS):
         panels = [_channel(window, channel) for channel in part]
         panels[0].legend = "upper left"
         panels[-1].xlabel = "steps from the end of the history"

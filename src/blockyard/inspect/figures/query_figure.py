@@ -77,8 +77,7 @@ def strip_pages(layers: list[LayerAttention], sample: Sample, query: str | int |
     heads = [(layer, head) for layer in layers for head in range(len(layer.heads))]
     _, name = query_weights(layers[0], query)
     keys = layers[0].keys
-    for part in split_pages(len(heads), _STRIPS):
-        strips = [heads[i] for i in part]
+    for strips in split_pages(heads, _STRIPS):
         tables = torch.stack([query_weights(layer, query)[0][head] for layer, head in strips])
         start = _densest_window(tables.sum(0).abs(), _TOKENS)
         stop = min(start + _TOKENS, len(keys))
@@ -90,7 +89,7 @@ def strip_pages(layers: list[LayerAttention], sample: Sample, query: str | int |
         heat = Heat(without_zeros(shown), scale_end([tables]), missing=ZERO_COLOUR, stretched=True)
         names = [f"{layer.name} head {layer.heads[head]}" for layer, head in strips]
         panel = Panel([heat], x_tokens=keys[start:stop], y_names=names)
-        size = ((stop - start) * 0.15 + 1.6, 0.2 * len(part) + 0.7)
+        size = ((stop - start) * 0.15 + 1.6, 0.2 * len(strips) + 0.7)
         yield Page("attention_tokens", title, [[panel]], size, bar="attention weight")
 
 
@@ -112,22 +111,22 @@ def attends_source(layer: LayerAttention, sample: Sample) -> bool:
 
 
 def word_pages(layers: list[LayerAttention], sample: Sample) -> Iterator[Page]:
-    """Yield what each word, or the class token, attends to: the mean over the heads that are shown."""
+    """Yield the attention of each word, and of the class token, over the source: the mean over the shown heads."""
     assert sample.source_image is not None
     pixels = sample.source_image
     title = f"Attention of each token over the source of {sample.name}, mean of the heads"
-    for part in split_pages(len(layers), _LAYERS):
-        page_layers = [layers[index] for index in part]
+    for page_layers in split_pages(layers, _LAYERS):
         tables = [_on_source(layer) for layer in page_layers]  # each (words, M)
         end = scale_end(tables)
-        for words in split_pages(max(len(table) for table in tables), _WORDS):
+        for words in split_pages(range(max(len(table) for table in tables)), _WORDS):
             rows = []
             for layer, table in zip(page_layers, tables, strict=True):
                 row: list[Panel | None] = [Panel([picture(pixels)], layer.name)]
                 names = [layer.queries[index] for index in _word_queries(layer)]
-                for word in range(words.start, min(words.stop, len(names))):
-                    marks = over_picture(pixels, table[word].reshape(layer.source_grid), end)
-                    row.append(Panel(marks, printable(names[word])))
+                for word in words:
+                    if word < len(names):
+                        marks = over_picture(pixels, table[word].reshape(layer.source_grid), end)
+                        row.append(Panel(marks, printable(names[word])))
                 rows.append(row)
             side = panel_side(len(words) + 1, 12)
             yield Page("attention_words", title, rows, (side, side + 0.15), bar="attention weight of a patch")

@@ -27,7 +27,7 @@ def attends_sound(layer: LayerAttention, sample: Sample) -> bool:
 
 
 def sound_of_keys(layer: LayerAttention, sample: Sample) -> Sound | None:
-    """Return the sound whose tokens may be keys of a layer: the source for its encoder and for cross-attention."""
+    """Return the sound of a layer's keys: the source for its encoder and for cross-attention."""
     if sample.source_sound is None:
         return None if layer.cross else sample.sound
     return sample.source_sound if layer.cross or "encoder" in layer.path.split(".") else None
@@ -83,7 +83,7 @@ def _word_pages(layers: list[LayerAttention], sample: Sample) -> Iterator[Page]:
     assert sound is not None
     tables = [layer.weights.mean(0)[layer.query_prefix :, layer.prefix :] for layer in layers]  # (words, N) each
     title = f"Attention of each token over the source of {sample.name}, mean of the heads"
-    for part in split_pages(len(layers), _LAYERS):
+    for part in split_pages(range(len(layers)), _LAYERS):
         end = scale_end([tables[index] for index in part])
         panels = [spectrogram_panel(sound)]
         panels[0].ylabel = "hertz"

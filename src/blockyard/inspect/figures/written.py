@@ -43,7 +43,7 @@ def draw(loaded: Loaded, written: Written, subject: str, path: Path) -> list[Pat
 def _draw_images(loaded: Loaded, written: Written, subject: str, folder: Path) -> Path | None:
     """Draw drawn-PART.png; None for a run that draws no images.
 
-    Below each drawing stands what the judge reads in it, in another colour where that is not what is asked for.
+    Below each drawing stands the judge's reading, in another colour if it differs from the text that was asked for.
     """
     levels = loaded.data.spec.levels
     if loaded.data.spec.modality != "image" or not written.outputs or levels is None:
@@ -73,7 +73,7 @@ def _image(image: Tensor, levels: int) -> Heat:
 def _draw_sounds(loaded: Loaded, written: Written, subject: str, folder: Path) -> Path | None:
     """Draw spoken-PART.png, a true sound and the written one in each row; None for a run that writes no sounds.
 
-    Above each written sound stands what the judge hears in it, in another colour where that is not the source.
+    Above each written sound stands the text that the judge hears, in another colour if it differs from the reference.
     """
     tokenizer = loaded.tokenizer
     if not isinstance(tokenizer, SoundTokenizer) or not written.outputs:
@@ -85,11 +85,11 @@ def _draw_sounds(loaded: Loaded, written: Written, subject: str, folder: Path) -
     )
     seconds = max(len(sound) for pair in shown for sound in pair) / tokenizer.rate
     rows = []
-    for (true, spoken), (source, reference, heard) in zip(shown, written.texts, strict=False):
+    for (true, spoken), (source, reference, text) in zip(shown, written.texts, strict=False):
         left = _sound_panel(true, tokenizer.rate, f"true: {printable(source)}")
         left.ylabel = "hertz"
-        right = _sound_panel(spoken, tokenizer.rate, f"written, heard as: {printable(heard)}")
-        right.title_colour = INK if heard == reference else HIGHLIGHT
+        right = _sound_panel(spoken, tokenizer.rate, f"written, heard as: {printable(text)}")
+        right.title_colour = INK if text == reference else HIGHLIGHT
         rows.append([left, right])
     for panel in rows[-1]:
         panel.xlabel = "seconds"

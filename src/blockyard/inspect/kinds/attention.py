@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from blockyard.errors import UserError
-from blockyard.inspect._canvas import DIVERGING, INK, ZERO_COLOUR, panel_side
+from blockyard.inspect._canvas import INK, ZERO_COLOUR, panel_side
 from blockyard.inspect.attention_weights import LayerAttention, attention_layers, query_weights
 from blockyard.inspect.figures._attention_panels import head_pages, scale_end
 from blockyard.inspect.figures.query_figure import (
@@ -23,7 +23,7 @@ from blockyard.inspect.figures.query_figure import (
 )
 from blockyard.inspect.figures.sound_figure import attends_sound, pages_on_sound
 from blockyard.inspect.options import Options
-from blockyard.inspect.panels import Heat, Mark, Page, Panel, text
+from blockyard.inspect.panels import Heat, Mark, Page, Panel, signed, text
 from blockyard.inspect.result import JSON_SIDE, InspectionResult, to_json
 from blockyard.inspect.samples import Sample, load_samples, samples_name
 from blockyard.ops.maps import smaller
@@ -36,7 +36,7 @@ _MANY = 1000  # entries, from which on most weights are small
 
 
 def inspect(loaded: Loaded, options: Options) -> InspectionResult:
-    """Return the attention of each selected layer and head. Raises UserError where no layer attends."""
+    """Return the attention of each selected layer and head. Raises UserError if no layer attends."""
     samples = load_samples(loaded, options)
     layers = attention_layers(loaded.model, samples, layers=options.layers, heads=options.heads, query=options.query)
     if not layers:
@@ -60,10 +60,10 @@ def _sound(sample: Sample) -> dict[str, object]:
     sound = sample.sound or sample.source_sound
     if sound is None:
         return {}
-    labels = [
-        {"label": label.text, "start": float(sound.edges[label.first]), "end": float(sound.edges[label.last + 1])}
-        for label in sound.alignment or ()
-    ]
+    labels = []
+    for label in sound.alignment or ():
+        start, end = float(sound.edges[label.first]), float(sound.edges[label.last + 1])
+        labels.append({"label": label.text, "start": start, "end": end})
     return {"sound": {"rate": sound.rate, "edges": to_json(sound.edges), "alignment": labels}}
 
 
@@ -88,7 +88,7 @@ def _numbers(layer: LayerAttention) -> dict[str, object]:
 
 
 def table_row(layer: LayerAttention, index: int) -> dict[str, str | None]:
-    """Return the cells of one head; None for what its layer lacks: a sink, a part of the source that is asked for."""
+    """Return the cells of one head; None if its layer has no sink, or no part of the source is asked for."""
     entropy, share = float(layer.entropy[index]), float(layer.share[index])
     return {
         "layer": layer.name,
@@ -149,7 +149,7 @@ def _map_pages(layers: list[LayerAttention], sample: Sample) -> Iterator[Page]:
 def _map(layer: LayerAttention, head: int, end: float) -> Panel:
     table = smaller(layer.weights[head], _SIDE)
     if float(table.min()) < -1e-6:  # a mixer whose weights do not sum to one
-        heat = Heat(table, end, -end, DIVERGING)
+        heat = signed(table, end)
     else:
         power = 0.5 if table.numel() > _MANY else 1.0  # resolves small weights
         heat = Heat(without_zeros(table), end, power=power, missing=ZERO_COLOUR)

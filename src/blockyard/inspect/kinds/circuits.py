@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from blockyard.errors import UserError
-from blockyard.inspect._canvas import DIVERGING, panel_side, split_pages
+from blockyard.inspect._canvas import panel_side, split_pages
 from blockyard.inspect.circuits import (
     HeadCircuits,
     TokenTables,
@@ -25,7 +25,7 @@ from blockyard.inspect.circuits import (
 from blockyard.inspect.jacobian import Spectrum, spectrum
 from blockyard.inspect.labels import token_text
 from blockyard.inspect.options import Options
-from blockyard.inspect.panels import Heat, Page, Panel, grid, mark, text
+from blockyard.inspect.panels import Page, Panel, grid, mark, signed, text
 from blockyard.inspect.result import InspectionResult, to_json
 from blockyard.inspect.samples import load_samples
 from blockyard.runs.load import Loaded
@@ -43,7 +43,7 @@ _TITLES = {
 
 
 def inspect(loaded: Loaded, options: Options) -> InspectionResult:
-    """Return the circuits of every selected head, and those between tokens where the model embeds tokens."""
+    """Return the circuits of every selected head, and the circuits between tokens if the model embeds tokens."""
     embeds_tokens = getattr(getattr(loaded.model, "embedder", None), "table", None) is not None
     if options.vocabulary is not None and not embeds_tokens:
         raise UserError("vocabulary: the model does not embed tokens, so it has no token circuits")
@@ -88,7 +88,7 @@ def inspect(loaded: Loaded, options: Options) -> InspectionResult:
 
 @dataclass
 class HeadSpectra:
-    """The spectra of one head. copying: of OV over the whole vocabulary; None where the head has no such circuit."""
+    """The spectra of one head. copying: of OV over the whole vocabulary; None if the head has no such circuit."""
 
     qk: Spectrum
     ov: Spectrum
@@ -147,7 +147,7 @@ def spectrum_pages(heads: Sequence[HeadCircuits], spectra: Sequence[HeadSpectra]
         "OV in the complex plane: those with a positive real part copy"
     )
     end = max(float(circuit.singular.max()) for head in spectra for circuit in (head.qk, head.ov))
-    for part in split_pages(len(heads), _HEADS):
+    for part in split_pages(range(len(heads)), _HEADS):
         singular = [_singular(heads[index].name, spectra[index], end) for index in part]
         singular[0].ylabel = "singular value"
         singular[0].legend = "best"
@@ -186,12 +186,11 @@ def token_pages(
 ) -> Iterator[Page]:
     """Yield one panel for each head: a table (S, S) with tokens as rows and columns; zero is white."""
     many = len(tokens) > 16
-    for part in split_pages(len(tables), 4 if many else 12):
+    for part in split_pages(range(len(tables)), 4 if many else 12):
         columns = min(2 if many else 4, len(part))
         panels = []
         for index in part:
-            limit = max(float(tables[index].abs().max()), 1e-12)
-            heat = Heat(tables[index], limit, -limit, DIVERGING)
+            heat = signed(tables[index])
             panels.append(Panel([heat], head_names[index], x_tokens=tokens, y_tokens=tokens, bar=True))
         side = panel_side(columns, len(tokens))
         yield Page(f"circuits_{which}", _TITLES[which], grid(panels, columns), (side + 0.5, side))

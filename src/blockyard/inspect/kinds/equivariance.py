@@ -1,7 +1,7 @@
-"""`blockyard inspect equivariance`: whether permuted tokens give permuted outputs, with positions and without.
+"""`blockyard inspect equivariance`: the difference of permuted outputs and outputs of permuted tokens.
 
 Source: Torralba, Isola and Freeman 2024, Foundations of Computer Vision, section 26.8 and figure 26.15: attention and
-    mixers of each token alone are equivariant, f(P x) = P f(x); positions, masks and convolutions are what breaks it
+    mixers of each token alone are equivariant, f(P x) = P f(x); positions, masks and convolutions break it
 Equation: |f(P x) - P f(x)|_F / |f(x)|_F, with the positions of the model and without them
 
     x         a b c d      tokens as the embedder gives them, at positions 0 1 2 3
@@ -26,6 +26,7 @@ from blockyard.contracts import Batch, Position, Seq
 from blockyard.data.splits.order import mix
 from blockyard.errors import UserError
 from blockyard.inspect._canvas import panel_side, split_pages
+from blockyard.inspect.labels import real_tokens
 from blockyard.inspect.options import Options
 from blockyard.inspect.panels import Heat, Page, Panel, picture
 from blockyard.inspect.result import InspectionResult, to_json
@@ -35,7 +36,6 @@ from blockyard.position.none import NoPosition
 from blockyard.runs.load import Loaded
 
 OPTIONS = ("sample", "samples", "permute")
-
 
 PREDICTION = "prediction"
 EXACT = 1e-10  # in float64; rounding leaves about 1e-15
@@ -58,10 +58,10 @@ class PermutedStage:
 
 @dataclass(frozen=True)
 class Permuted:
-    """What was measured.
+    """The differences "with" positions and "without".
 
-    stages: in order, by whether positions were read, "with" or "without"
-    order: (N,) of the first sample, P x = x[order]; grid: the layout of its tokens, None where they fill none
+    stages: by arm, in order
+    order: (N,) of the first sample, P x = x[order]; grid: the layout of its tokens, None if they fill none
     """
 
     stages: dict[str, list[PermutedStage]]
@@ -71,11 +71,11 @@ class Permuted:
 
 @torch.no_grad()
 def permuted(model: nn.Module, samples: list[Sample], permute: str) -> Permuted:
-    """Return how far a model is from being equivariant, place by place, "with" positions and "without".
+    """Return the difference between f(P x) and P f(x) after each block, "with" positions and "without".
 
     permute: "patches", a random order for each sample, or "shift", every token one place on, the last one first.
-    In float64, so that what is equivariant shows a difference of about 1e-15. Raises UserError for a model whose
-    blocks do not run over its tokens.
+    In float64: an equivariant block has a difference of about 1e-15. Raises UserError for a model with blocks over
+    anything else than its tokens.
     """
     if samples[0].batch.source is not None:
         raise UserError("equivariance: this model reads a source too; use an encoder or a decoder of one sequence")
@@ -106,9 +106,8 @@ def permuted(model: nn.Module, samples: list[Sample], permute: str) -> Permuted:
 
 
 def _order(seq: Seq, sample: Sample, permute: str) -> Tensor:
-    """P as indices (N,): all real tokens in another order; padding stays where it is."""
-    count = len(seq) - seq.num_prefix
-    real = count if seq.valid is None else int(seq.valid[0, seq.num_prefix :].sum())
+    """Return P as indices (N,): all real tokens in another order; padding keeps its positions."""
+    count, real = len(seq) - seq.num_prefix, real_tokens(seq) - seq.num_prefix
     if permute == "shift":
         moved = torch.arange(real).roll(1)
     else:
@@ -122,7 +121,7 @@ def _pairs(model: nn.Module, sample: Sample, order: Tensor) -> Iterator[tuple[st
     plain, other = _record(model, sample.batch, None), _record(model, sample.batch, order)
     seq: Seq = plain["seq"]
     skip = seq.num_prefix
-    real = len(seq) - skip if seq.valid is None else int(seq.valid[0, skip:].sum())
+    real = real_tokens(seq) - skip
     for name in plain:
         if name in ("stream", "normed") or name.startswith("block."):
             yield name, plain[name][0, skip:][order][:real], other[name][0, skip:][:real], True
@@ -134,7 +133,7 @@ def _pairs(model: nn.Module, sample: Sample, order: Tensor) -> Iterator[tuple[st
 
 
 def _record(model: Any, batch: Batch, order: Tensor | None) -> Record:
-    """The intermediates of a forward pass of one sample whose embedded tokens are in this order."""
+    """Return the intermediates of a forward pass of one sample with its embedded tokens in this order."""
     steps = getattr(model, "steps", None)
     assert steps is not None, "every model of ours names its intermediates"
     batch = batch.map(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
@@ -163,7 +162,7 @@ def _record(model: Any, batch: Batch, order: Tensor | None) -> Record:
 
 @contextmanager
 def _positions(model: Any, read: bool) -> Iterator[None]:
-    """Inside this context, and unless positions are read, all tokens lie at the first one's coordinates."""
+    """Put all tokens at the first one's coordinates inside this context, unless positions are read."""
     if read:
         yield
         return
@@ -198,7 +197,7 @@ def pages(result: Permuted, sample: Sample, permute: str) -> Iterator[Page]:
     height = 0.9 if grid[0] == 1 else None
     pictures = _pictures(result, sample, grid)
     title = f"|f(Px) - Pf(x)| of each token of {sample.name}, P: {_NAMES[permute]}; one scale"
-    for part in split_pages(len(next(iter(token_stages.values()))), _BLOCKS):
+    for part in split_pages(range(len(next(iter(token_stages.values())))), _BLOCKS):
         shown = {arm: [stages[index] for index in part] for arm, stages in token_stages.items()}
         tables = [stage.tokens for stages in shown.values() for stage in stages if stage.tokens is not None]
         end = max(float(torch.cat(tables).max()), 1e-12)

@@ -1,4 +1,4 @@
-"""`blockyard inspect experts`: how many tokens each expert of a mixture is sent, layer by layer.
+"""`blockyard inspect experts`: the number of tokens that each expert of a mixture is sent, layer by layer.
 
 Source: Jiang et al. 2024, Mixtral of Experts (arXiv 2401.04088), section 5
 """
@@ -32,9 +32,10 @@ _NUMBERED = 32  # most experts whose cells are numbered
 
 @dataclass(frozen=True)
 class LayerLoads(InLayer):
-    """One layer. loads: (E,), the tokens that each expert was sent, class and register tokens among them.
+    """One layer.
 
-    scores: (E,), the mean score of each expert over all tokens; tokens: how many those are
+    loads: (E,), the number of tokens that each expert was sent, with class and register tokens
+    scores: (E,), the mean score of each expert over all tokens; tokens: the number of tokens
     """
 
     path: str
@@ -44,18 +45,18 @@ class LayerLoads(InLayer):
 
     @property
     def relative(self) -> Tensor:
-        """The loads over an equal one, (E,)."""
+        """The loads over an equal load, (E,)."""
         return self.loads / self.loads.mean()
 
     @property
     def entropy(self) -> float:
-        """The entropy of the loads over its maximum: 1 where they are equal."""
+        """The entropy of the loads over its maximum: 1 for equal loads."""
         shares = self.loads / self.loads.sum()
         return float(torch.special.entr(shares).sum()) / max(math.log(len(shares)), 1e-9)
 
 
 def expert_loads(model: nn.Module, samples: list[Sample], layers: tuple[int, ...] | None = None) -> list[LayerLoads]:
-    """Return the loads of the experts in the selected layers. Raises UserError where no layer has experts."""
+    """Return the loads of the experts in the selected layers. Raises UserError if no layer has experts."""
     mixers: dict[str, nn.Module] = {
         path: module for path, module in model.named_modules() if isinstance(module, Experts)
     }
@@ -78,19 +79,19 @@ def expert_loads(model: nn.Module, samples: list[Sample], layers: tuple[int, ...
             for path in paths
         ]
         forward_once(model, sample.batch, hooks)
-    return [
-        LayerLoads(path, choices.sum(0).float(), torch.cat(scores[path]).mean(0), len(choices))
-        for path in paths
-        for choices in [torch.cat(chosen[path])]
-    ]
+    layer_loads = []
+    for path in paths:
+        choices = torch.cat(chosen[path])  # (tokens, E)
+        loads, mean_scores = choices.sum(0).float(), torch.cat(scores[path]).mean(0)
+        layer_loads.append(LayerLoads(path, loads, mean_scores, len(choices)))
+    return layer_loads
 
 
 def pages(layers: list[LayerLoads], samples: str) -> Iterator[Page]:
     """Yield experts.png: a row for each layer, a cell for each expert, the most loaded one first."""
     title = f"Tokens that each expert is sent over an equal share, the most first, of {samples}"
     largest = max(float(layer.relative.max()) for layer in layers)
-    for part in split_pages(len(layers), _LAYERS):
-        shown = [layers[index] for index in part]
+    for shown in split_pages(layers, _LAYERS):
         experts = max(len(layer.loads) for layer in shown)
         table = torch.full((len(shown), experts), torch.nan)
         numbers = []

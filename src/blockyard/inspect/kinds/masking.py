@@ -1,19 +1,19 @@
-"""`blockyard inspect masking`: what two wrong ways to mask would leak of later tokens, beside the right one.
+"""`blockyard inspect masking`: the leak of later tokens under two wrong ways to mask, beside the right way.
 
-Source: Vaswani et al. 2017, Attention Is All You Need (arXiv 1706.03762), section 3.2.3, for the right way, in which
-    scores of later keys are -inf in front of the softmax
+Source: Vaswani et al. 2017, Attention Is All You Need (arXiv 1706.03762), section 3.2.3, for the right way:
+    scores of later keys are -inf before the softmax
 Equation: s = Q K^T / sqrt(K), p = softmax(s) over all keys, and of later keys j > i
     right     w = softmax(s with s_ij = -inf)     leak 0
     after     w = p with p_ij = 0                 leak p_ij: rows sum to 1 - sum_j p_ij, d log w_ik / d s_ij = -p_ij
-    zeroed    w = softmax(s with s_ij = 0)        leak w_ij, the weight with which i reads the value of j
+    zeroed    w = softmax(s with s_ij = 0)        leak w_ij, the weight of i on the value of j
 
     the first of three tokens     scores   1    2    0
                                   right    1    0    0
                                   after   .24   0    0      .67 and .09 are missing, and tell of the other two
                                   zeroed  .58  .21  .21     values of the other two are read
 
-The leak is measured too: the change of what tokens of the first half read when keys and values of the second half are
-those of other tokens. A model that was trained with either mask would predict its targets from themselves.
+The leak is measured too: the change of the outputs of the first half when the second half has keys and values of other
+tokens. A model that was trained with either mask would predict its targets from themselves.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch import Tensor
 
 from blockyard.errors import UserError
 from blockyard.inspect._canvas import panel_side, split_pages
-from blockyard.inspect.labels import InLayer
+from blockyard.inspect.labels import InLayer, real_tokens
 from blockyard.inspect.options import Options
 from blockyard.inspect.panels import Heat, Page, Panel
 from blockyard.inspect.result import JSON_SIDE, InspectionResult, to_json
@@ -57,7 +57,7 @@ class LayerMasks(InLayer):
 
     weights, leaks: (N, M) of the first sample, by way
     leak: the mean over queries and samples of a row of the leak
-    change: |y' - y|_F / |y|_F of what tokens of the first half read, where the second half is of other tokens
+    change: |y' - y|_F / |y|_F of the outputs of the first half, when the second half has other tokens
     """
 
     path: str
@@ -73,7 +73,7 @@ def masked_layers(
 ) -> list[LayerMasks]:
     """Return every causal layer of softmax attention to the sequence itself, in order of call.
 
-    Raises UserError where there is none, and for layers and heads that do not exist.
+    Raises UserError if there is none, and for layers and heads that do not exist.
     """
     results: dict[str, LayerMasks] = {}
     visits = Counter[str]()  # of each layer, over all samples; a looped model calls it several times for one
@@ -107,8 +107,8 @@ def _is_masked(call: maps.Seen) -> bool:
 
 
 def _layer(call: maps.Seen, heads: list[int]) -> LayerMasks:
-    """The first sequence of a call, without its padding."""
-    real = len(call.seq) if call.seq.valid is None else int(call.seq.valid[0].sum())
+    """Return the masks of the first sequence of a call, without its padding."""
+    real = real_tokens(call.seq)
     columns = len(call.k_seq) - len(call.seq) + real
     q, k = call.q[:1].double(), call.k[:1].double()
     v = call.v[:1].double().repeat_interleave(q.shape[1] // call.v.shape[1], dim=1)
@@ -147,8 +147,8 @@ def masked_weights(call: maps.Seen, q: Tensor, k: Tensor, rule: str | None) -> T
 def pages(layers: list[LayerMasks], sample: Sample) -> Iterator[Page]:
     """Yield masking.png: a row for each layer; weights of the three ways, and the leaks of the wrong ones."""
     title = f"weights and leaks of later tokens of {sample.name}, means over heads; one scale"
-    for part in split_pages(len(layers), _LAYERS):
-        rows = [_panels(layers[index]) for index in part]
+    for page_layers in split_pages(layers, _LAYERS):
+        rows = [_panels(layer) for layer in page_layers]
         side = panel_side(len(rows[0]), 12)
         yield Page("masking", title, rows, (side, side), bar="weight")
 
@@ -166,7 +166,7 @@ def _heat(table: Tensor) -> Heat:
 
 
 def inspect(loaded: Loaded, options: Options) -> InspectionResult:
-    """Return the leak of each layer under each way to mask. Raises UserError where no layer is causal attention."""
+    """Return the leak of each layer under each way to mask. Raises UserError if no layer is causal attention."""
     samples = load_samples(loaded, options)
     layers = masked_layers(loaded.model, samples, options.layers, options.heads)
     worst = {rule: _shown(max(layer.change[rule] for layer in layers)) for rule in WAYS}

@@ -9,7 +9,7 @@ Of each sample only its strongest token counts for a key, so that the examples c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from blockyard.contracts import Batch, Block, ChannelMixer, Seq, Split
 from blockyard.data.splits.order import take
 from blockyard.errors import UserError
-from blockyard.inspect._canvas import DIVERGING, INK, printable, split_pages
+from blockyard.inspect._canvas import INK, printable, split_pages
 from blockyard.inspect.labels import InLayer, token_labels
 from blockyard.inspect.options import Options
-from blockyard.inspect.panels import Heat, Mark, Page, Panel, box, picture, text
+from blockyard.inspect.panels import Mark, Page, Panel, box, picture, signed, text
 from blockyard.inspect.recorded_calls import forward_once
 from blockyard.inspect.result import InspectionResult, to_json
 from blockyard.inspect.samples import Sample, sample_of, select_layers
@@ -30,9 +30,9 @@ from blockyard.runs.load import Loaded, splits_of
 
 OPTIONS = ("layers", "keys", "examples", "train_samples")
 
-SHOWN = 8  # keys of a layer, where none are named
+SHOWN = 8  # keys of a layer, if none are named
 AT_ONCE = 16  # samples of a forward pass
-BEFORE = 20  # tokens of a context before the example; as many follow where the model reads them
+BEFORE = 20  # tokens of a context before the example; as many follow unless the model is causal
 _CONTEXT = 12  # tokens before an example, in the table
 _KEYS = 8  # of a page
 _COLUMNS = 10  # images of a row
@@ -59,7 +59,7 @@ class Example:
     """One token of the training split, and its sequence without prefix and padding.
 
     coefficients: (N,), of the key at each token; labels: names of the tokens
-    image, grid: what the tokens are patches of, as `Sample.image`, and their layout; None where it is no image
+    image, grid: the image of the patches, as `Sample.image`, and their layout; None for tokens of anything else
     """
 
     sample: int
@@ -80,9 +80,9 @@ class ShownKey:
 
 
 def key_examples(loaded: Loaded, options: Options) -> tuple[list[LayerKeys], list[ShownKey], int]:
-    """Return the strongest training tokens of all keys, examples of those that are shown, and the samples searched.
+    """Return the strongest training tokens of all keys, the shown keys with examples, and the number of samples.
 
-    Raises UserError where no layer has keys, and for keys and layers that do not exist.
+    Raises UserError if no layer has keys, and for keys and layers that do not exist.
     """
     key_mixers(loaded.model, options.layers)  # refuses before any data is read
     split = splits_of(loaded).train
@@ -151,12 +151,12 @@ def pages(shown: list[ShownKey], *, causal: bool) -> Iterator[Page]:
     """Yield memory.png: a row of images for each key, or a strip of tokens for each example."""
     with_images = [key for key in shown if all(example.image is not None for example in key.examples)]
     others = [key for key in shown if key not in with_images]
-    for part in split_pages(len(with_images), _KEYS) if with_images else ():
-        rows = [_image_row(with_images[index]) for index in part]
+    for keys in split_pages(with_images, _KEYS):
+        rows = [_image_row(key) for key in keys]
         title = "Training patches with the largest coefficient of each key, the strongest first"
         yield Page("memory", title, rows, (1.5, 1.5))
-    for part in split_pages(len(others), _KEYS) if others else ():
-        yield _strip_page([others[index] for index in part], causal)
+    for keys in split_pages(others, _KEYS):
+        yield _strip_page(keys, causal)
 
 
 def _image_row(key: ShownKey) -> list[Panel]:
@@ -173,7 +173,7 @@ def _image_row(key: ShownKey) -> list[Panel]:
     return panels
 
 
-def _strip_page(keys: list[ShownKey], causal: bool) -> Page:
+def _strip_page(keys: Sequence[ShownKey], causal: bool) -> Page:
     examples = [example for key in keys for example in key.examples]
     windows = [window(example, BEFORE, causal=causal) for example in examples]
     before = max(example.token - part.start for example, part in zip(examples, windows, strict=True))
@@ -191,7 +191,7 @@ def _strip_page(keys: list[ShownKey], causal: bool) -> Page:
 
 
 def _strip(key: ShownKey, before: int, after: int, limit: float, causal: bool) -> Panel:
-    """Return a row of tokens for each example, which lies `before` tokens from the left; colours from -limit."""
+    """Return a row of tokens for each example, with the example in column `before`; colours from -limit to limit."""
     table = torch.full((len(key.examples), before + after), torch.nan)
     marks: list[Mark] = []
     for row, example in enumerate(key.examples):
@@ -203,7 +203,7 @@ def _strip(key: ShownKey, before: int, after: int, limit: float, causal: bool) -
             marks.append(text(column, row, printable(example.labels[index]), 6, "white" if share > 0.6 else INK))
         marks.append(box(row, before, line=1.2))
     return Panel(
-        [Heat(table, limit, -limit, DIVERGING, stretched=True), *marks],
+        [signed(table, limit, stretched=True), *marks],
         f"{key.layer.name}, key {key.key}",
         left=True,
         y_names=[f"sample {example.sample}" for example in key.examples],
@@ -274,7 +274,7 @@ class LayerKeys(InLayer):
 def key_mixers(model: nn.Module, layers: tuple[int, ...] | None = None) -> dict[str, tuple[str, Any]]:
     """Return the mixers that have keys by their path, with the path of their block.
 
-    Raises UserError where no layer has keys, and for layers that do not exist.
+    Raises UserError if no layer has keys, and for layers that do not exist.
     """
     memories: dict[str, tuple[str, Any]] = {}
     for path, block in model.named_modules():
@@ -331,7 +331,7 @@ def strongest(
 ) -> list[LayerKeys]:
     """Return the `count` strongest tokens for every key of each selected layer, each of another sample.
 
-    batches: with `Batch.sample`. Raises UserError where no layer has keys, and for layers that do not exist.
+    batches: with `Batch.sample`. Raises UserError if no layer has keys, and for layers that do not exist.
     """
     mixers = key_mixers(model, layers)
     best: dict[str, LayerKeys] = {}

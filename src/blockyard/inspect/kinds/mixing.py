@@ -1,4 +1,4 @@
-"""`blockyard inspect mixing`: which token reads from which in every layer, of any mixer, and the pattern's name.
+"""`blockyard inspect mixing`: the tokens from which each token reads, in each layer of any mixer, and a pattern's name.
 
 Equation: M_ij = |dy_i/dx_j|_F / sqrt(D), the norms of the blocks of a mixer's Jacobian, so that the identity gives 1;
     see jacobian.py
@@ -45,8 +45,8 @@ def pattern(norms: Tensor, grid: tuple[int, ...] | None = None, prefix: int = 0)
     """Return the name of the pattern of a table (N, M) of norms; entries below 1e-5 of the largest count as zero.
 
     A band and a window have an edge: entries beyond it are exactly zero, or entries just inside of it are large. A
-    table without an edge reaches over the whole sequence and fades; the stated distance is only where it falls below
-    1e-5.
+    table without an edge reaches over the whole sequence and fades; the stated distance is the one beyond which it is
+    below 1e-5.
     """
     norms = norms / norms.max().clamp_min(torch.finfo(norms.dtype).tiny)
     nonzero = norms > VISIBLE
@@ -190,22 +190,21 @@ def _layer(
 
 
 def pages(layers: list[LayerMixing], averaged: str) -> Iterator[Page]:
-    """Yield mixing.png for all layers, and mixing_grid.png where tokens lie on a grid.
+    """Yield mixing.png for all layers, and mixing_grid.png for layers with tokens on a grid.
 
-    averaged: the samples that were averaged, and how, for the title
+    averaged: the samples and the method, for the title
     """
     title = (
         f"|dy_i/dx_j| / sqrt(D): how strongly output i (row) depends on input j (column). {averaged}; "
         "grey is below 1e-6 of the maximum"
     )
-    for part in split_pages(len(layers), _PANELS):
-        page_layers = [layers[index] for index in part]
+    for page_layers in split_pages(layers, _PANELS):
         labels = max(max(layer.norms.shape) for layer in page_layers)
         yield _page("mixing", title, [_table(layer) for layer in page_layers], labels)
     on_grid = [layer for layer in layers if layer.grid is not None and len(layer.grid) == 2 and not layer.memory]
     title = "The same for the output of the middle token (framed), on the grid of inputs; grey is below 1e-6"
-    for part in split_pages(len(on_grid), _PANELS) if on_grid else []:
-        yield _page("mixing_grid", title, [_middle(on_grid[index]) for index in part], _GRID_LABELS)
+    for page_layers in split_pages(on_grid, _PANELS):
+        yield _page("mixing_grid", title, [_middle(layer) for layer in page_layers], _GRID_LABELS)
 
 
 def _page(name: str, title: str, panels: list[Panel], labels: int) -> Page:
@@ -229,7 +228,7 @@ def _middle(layer: LayerMixing) -> Panel:
 
 
 def _heat(table: Tensor) -> Heat:
-    """Return a table on a logarithmic scale where the largest entries would hide the rest; grey is zero."""
+    """Return a table; on a logarithmic scale if the largest entries would hide the rest. Grey is zero."""
     end = max(float(table.max()), 1e-30)
     visible = table[table > end * 1e-6]
     masked = table.masked_fill(table <= end * 1e-6, torch.nan)
@@ -241,10 +240,11 @@ def _heat(table: Tensor) -> Heat:
 
 
 def merge_neighbours(norms: Tensor, side: int) -> Tensor:
-    """Return norms of at most `side` rows and columns: those of the merged blocks of the Jacobian."""
+    """Return norms of at most `side` rows and columns, of merged blocks of the Jacobian."""
     if max(norms.shape) <= side:
         return norms
     rows, columns = parts(norms.shape[0], side, norms), parts(norms.shape[1], side, norms)
+    # The square of a block's Frobenius norm is the sum over its parts.
     return (rows @ norms.square() @ columns.T).sqrt()
 
 
@@ -253,7 +253,8 @@ def inspect(loaded: Loaded, options: Options) -> InspectionResult:
     model, samples = to_double(loaded.model, load_samples(loaded, options))
     layers = mixing_layers(model, samples, of=options.of, layers=options.layers, probes=options.probes)
     method = _method(layers)
-    averaged = f"{'Mean over' if len(samples) > 1 else 'Of'} {samples_name(samples)}; {method}"
+    start = "Mean over" if len(samples) > 1 else "Of"
+    averaged = f"{start} {samples_name(samples)}; {method}"
     return InspectionResult(
         numbers={
             "of": options.of,
@@ -311,7 +312,7 @@ def _row(layer: LayerMixing) -> dict[str, str]:
 
 
 def rank(norms: Tensor) -> int:
-    """Return how many singular values of a matrix are above a thousandth of the largest."""
+    """Return the number of singular values of a matrix above a thousandth of the largest."""
     return int(torch.linalg.matrix_rank(norms, rtol=1e-3))
 
 

@@ -1,4 +1,4 @@
-"""`blockyard inspect norms`: how large tokens are after each block, and how many stand out.
+"""`blockyard inspect norms`: the norms of tokens after each block, and the share that stands out.
 
 Source: Darcet et al. 2024, Vision Transformers Need Registers (arXiv 2309.16588), section 2.1: a few tokens of large
     norm carry facts of the whole image; with registers they are gone
@@ -31,7 +31,7 @@ _BINS = 40
 class LayerNorms:
     """One place in the stream: `stream`, before the first block, or the output of a block.
 
-    tokens: norms of all real tokens of all samples (n,); prefix: those of class and register tokens (m,)
+    tokens: norms of all real tokens of all samples (n,); prefix: norms of class and register tokens (m,)
     """
 
     name: str
@@ -45,7 +45,7 @@ class LayerNorms:
 
     @property
     def outliers(self) -> float:
-        """The share of tokens whose norm is more than FACTOR times the median."""
+        """The share of tokens with a norm above FACTOR times the median."""
         return outlier_share(self.tokens)
 
 
@@ -66,12 +66,12 @@ def layer_norms(model: nn.Module, samples: list[Sample]) -> list[LayerNorms]:
 
 
 def pages(layers: list[LayerNorms], samples: str) -> Iterator[Page]:
-    """Yield norms.png, a panel for the stream and for each block; the dashed line is where norms stand out."""
+    """Yield norms.png, a panel for the stream and for each block; norms beyond the dashed line stand out."""
     title = (
         f"Norms of the tokens of {samples}; dashed: {FACTOR:g} times the median; marks below: class and register tokens"
     )
-    for part in split_pages(len(layers), _PANELS):
-        panels = [_panel(layers[index]) for index in part]
+    for page_layers in split_pages(layers, _PANELS):
+        panels = [_panel(layer) for layer in page_layers]
         yield Page("norms", title, grid(panels, 4), (2.8, 2.0))
 
 

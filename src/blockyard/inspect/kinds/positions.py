@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from blockyard.contracts import Position
 from blockyard.errors import UserError
-from blockyard.inspect._canvas import DIVERGING
 from blockyard.inspect.options import Options
-from blockyard.inspect.panels import Heat, Page, Panel, grid
+from blockyard.inspect.panels import Page, Panel, grid, signed
 from blockyard.inspect.result import InspectionResult, to_json
 from blockyard.inspect.samples import select_heads
 from blockyard.model._block_stack import BlockStack
@@ -23,18 +22,17 @@ from blockyard.tokenizer._grid import grid_coordinates
 
 OPTIONS = ("layers", "heads")
 
-
 MOST = 256  # positions that are shown, the first ones
 
 
 @dataclass(frozen=True)
 class PositionCodes:
-    """What one scheme does.
+    """The codes and tables of one scheme.
 
-    grid: the layout of the positions, as many as are shown
-    codes: (N, channels), what it adds to tokens or appends to them; None where it does neither
-    tables: (H, N, N) by name: `bias`, what is added to the score of query i and key j, and `rotation`, what rotating
-        equal queries and keys leaves of their product, from 1
+    grid: the layout of the shown positions
+    codes: (N, channels), added to tokens or appended to them; None if the scheme does neither
+    tables: (H, N, N) by name: `bias` is added to the score of query i and key j; `rotation` is the product of equal
+        queries and keys after their rotation, 1 at equal positions
     """
 
     name: str
@@ -43,7 +41,7 @@ class PositionCodes:
     tables: dict[str, Tensor]
 
     def similarity(self) -> Tensor | None:
-        """The cosine of the codes of each pair of positions (N, N), without their mean; None without codes."""
+        """Return the cosine of the codes of each pair of positions (N, N), without their mean; None without codes."""
         if self.codes is None:
             return None
         centred = self.codes - self.codes.mean(0)
@@ -52,13 +50,13 @@ class PositionCodes:
 
 
 def scheme_of(model: nn.Module, layers: tuple[int, ...] | None) -> Position:
-    """Return the scheme of layers; of all of them that of the model, or of the first kind of layers that has one.
+    """Return the position scheme of the selected layers; by default of the model, or of the first kind that has one.
 
-    Raises UserError where there is none to show, or where the layers have several.
+    Raises UserError if there is none to show, or the layers have several.
     """
-    own = getattr(model, "position", None)
     if not isinstance(model, BlockStack):
-        schemes = [own] if isinstance(own, Position) else []
+        scheme = getattr(model, "position", None)
+        schemes = [scheme] if isinstance(scheme, Position) else []
     elif layers is None:
         schemes = [scheme for scheme, _ in model.placed_mixers() if scheme.acts_on][:1]
     else:
@@ -76,7 +74,7 @@ def scheme_of(model: nn.Module, layers: tuple[int, ...] | None) -> Position:
 
 @torch.no_grad()
 def position_codes(model: nn.Module, layers: tuple[int, ...] | None = None) -> PositionCodes:
-    """Return what the position scheme of a model does, or that of its layers. As `scheme_of`, raises UserError."""
+    """Return the codes and tables of the position scheme of a model, or of its layers. Raises UserError."""
     parts: Any = model
     scheme = scheme_of(model, layers)
     tokens, name = parts.ctx.tokens, type(scheme).__name__
@@ -84,7 +82,7 @@ def position_codes(model: nn.Module, layers: tuple[int, ...] | None = None) -> P
         raise UserError(f"positions: {name} reads facts that differ from sample to sample, not positions")
     mixers = parts.mixers
     if isinstance(model, BlockStack):
-        mixers = next((own for each, own in model.placed_mixers() if each is scheme), mixers)
+        mixers = next((readers for placed, readers in model.placed_mixers() if placed is scheme), mixers)
     scheme = copy.deepcopy(scheme).double()  # the model stays as it was trained, for kinds that follow
     rows = max(1, MOST // tokens.grid[1]) if tokens.axes == 2 else MOST
     grid = (min(tokens.grid[0], rows), *tokens.grid[1:])
@@ -114,41 +112,31 @@ def pages(codes: PositionCodes, heads: list[int]) -> Iterator[Page]:
     similarity = codes.similarity()
     if codes.codes is not None and similarity is not None:
         title = f"{codes.name}: codes by position, and the cosine of each pair (without the mean code)"
-        limit = float(codes.codes.abs().max()) or 1.0
-        heat = Heat(codes.codes, limit, -limit, DIVERGING, stretched=True)
+        heat = signed(codes.codes, stretched=True)
         by_channel = Panel([heat], xlabel="channel", ylabel="position", numbers=True, whole="both", bar=True)
-        by_position = Panel(
-            [_cosine(similarity)], xlabel="position", ylabel="position", numbers=True, whole="both", bar=True
-        )
+        cosine = signed(similarity, 1.0)
+        by_position = Panel([cosine], xlabel="position", ylabel="position", numbers=True, whole="both", bar=True)
         yield Page("positions", title, [[by_channel, by_position]], (5.0, 4.2))
         if len(codes.grid) == 2:
             yield _map_page(codes, similarity)
     for name, table in codes.tables.items():
         title = f"{codes.name}: {name} by query (row) and key (column), head by head"
         limit = float(table.abs().max()) or 1.0
-        panels = [_head_panel(head, table[head], limit) for head in heads]
+        panels = [Panel([signed(table[head], limit)], f"head {head}", numbers=True, whole="both") for head in heads]
         yield Page(f"positions_{name}", title, grid(panels, 4), (2.6, 2.4), bar="")
 
 
 def _map_page(codes: PositionCodes, similarity: Tensor) -> Page:
-    """Return positions_maps.png: how alike all positions of the grid are to eight of them."""
+    """Return positions_maps.png: the cosine of all positions of the grid with eight of them."""
     rows, columns = codes.grid
     panels = []
     for row in (0, rows - 1):
         for quarter in range(4):
             column = (columns - 1) * quarter // 3
             cosine = similarity[row * columns + column].view(rows, columns)
-            panels.append(Panel([_cosine(cosine)], f"{row},{column}", numbers=True, whole="both"))
+            panels.append(Panel([signed(cosine, 1.0)], f"{row},{column}", numbers=True, whole="both"))
     title = f"{codes.name}: cosine of the code of one position to all of the grid"
     return Page("positions_maps", title, grid(panels, 4), (2.2, 2.2), bar="")
-
-
-def _cosine(table: Tensor) -> Heat:
-    return Heat(table, 1, -1, DIVERGING)
-
-
-def _head_panel(head: int, table: Tensor, limit: float) -> Panel:
-    return Panel([Heat(table, limit, -limit, DIVERGING)], f"head {head}", numbers=True, whole="both")
 
 
 def inspect(loaded: Loaded, options: Options) -> InspectionResult:

@@ -30,10 +30,10 @@ _SERIES = (4.2, 1.6)
 
 @dataclass
 class Restoration:
-    """One sample, each an image (C, height, width) or a series (steps, C) in the units of the model's inputs.
+    """One sample: images (C, height, width) or series (steps, C) in the units of the model's inputs.
 
     input: as the model reads it; output: visible values and predicted ones; true: all values
-    hidden: which values the model could not read, bool
+    hidden: bool, the values that the model could not read
     mse: the metric of this sample alone; baselines: the same of predictions that need no training
     """
 
@@ -65,23 +65,24 @@ def _restoration(loaded: Loaded, task: Restore, raw: Batch, index: int) -> Resto
     hidden = torch.zeros_like(batch.target, dtype=torch.bool)
     if batch.hidden is not None:
         hidden = batch.hidden[..., None].expand_as(hidden)
+    baselines = {name: float(task.loss(simple, batch.target)) for name, simple in simple_predictions(batch, task)}
     return Restoration(
-        index,
-        batch.inputs[0],
-        task.restored(prediction, batch, raw.inputs)[0],
-        true[0],
-        join(hidden, torch.zeros_like(true, dtype=torch.bool), task.layout)[0],
-        float(task.loss(prediction, batch.target)),
-        {name: float(task.loss(simple, batch.target)) for name, simple in simple_predictions(batch, task)},
+        index=index,
+        input=batch.inputs[0],
+        output=task.restored(prediction, batch, raw.inputs)[0],
+        true=true[0],
+        hidden=join(hidden, torch.zeros_like(true, dtype=torch.bool), task.layout)[0],
+        mse=float(task.loss(prediction, batch.target)),
+        baselines=baselines,
     )
 
 
 def pages(samples: list[Restoration]) -> Iterator[Page]:
-    """Yield restore.png, a row for each sample: what the model reads, what it makes of it, and the truth."""
+    """Yield restore.png, a row for each sample: the input, the output, and the true values."""
     images = samples[0].true.ndim == 3
     title = "What the model reads (hidden patches are shaded), its output, and the true values"
-    for part in split_pages(len(samples), _ROWS):
-        rows = [_panels(samples[index]) for index in part]
+    for page_samples in split_pages(samples, _ROWS):
+        rows = [_panels(sample) for sample in page_samples]
         yield Page("restore", title, rows, _IMAGE if images else _SERIES)
 
 
@@ -113,7 +114,7 @@ def _image(pixels: Tensor, sample: Restoration, *, shaded: bool) -> Heat:
 
 
 def _series(values: Tensor, sample: Restoration, *, highlighted: bool) -> list[Mark]:
-    """Return the channels as lines over a grey background of the hidden steps, which are `highlighted` or not."""
+    """Return the channels as lines. Hidden steps have a grey background; `highlighted`: and lines in another colour"""
     import matplotlib
 
     hidden = sample.hidden[:, 0]  # (steps,)

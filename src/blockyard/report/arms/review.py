@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from blockyard.report.load.document import CurveRow, EffectsRow, InteractionRow
 from blockyard.report.stats.verdict import ALPHA
+from blockyard.runs.metric_name import MetricName
 
 _LAST = 0.2  # of the training
 _STILL = 0.1  # of the whole improvement, made in that last part
@@ -22,10 +23,10 @@ def review(
     directions: Mapping[str, str],
 ) -> list[str]:
     """Return every sentence, in order. directions: of the metrics on validation, where they are known."""
-    name = f"val/{metric.partition('/')[2].partition('@')[0]}"
+    validation = str(MetricName.parse(metric).on("val").plain())
     return [
         *contradicted_effects(effects),
-        *still_improving(curves, metric, directions.get(name, direction)),
+        *still_improving(curves, metric, directions.get(validation, direction)),
     ]
 
 
@@ -34,7 +35,7 @@ def still_improving(curves: Sequence[CurveRow], metric: str, direction: str) -> 
 
     metric: of the comparison; its twin on validation is looked at
     """
-    name = f"val/{metric.partition('/')[2].partition('@')[0]}"
+    name = str(MetricName.parse(metric).on("val").plain())
     shares: dict[str, list[float]] = {}
     for curve in curves:
         share = _late_share(curve, name, -1.0 if direction == "min" else 1.0)
@@ -51,7 +52,7 @@ def still_improving(curves: Sequence[CurveRow], metric: str, direction: str) -> 
 
 
 def _late_share(curve: CurveRow, name: str, sign: float) -> float | None:
-    """The share of the improvement of a metric that the last part of a run made; None where it did not improve."""
+    """Return the share of a metric's improvement in the last part of a run; None where it did not improve."""
     points = [
         (step, sign * value)
         for step, value in zip(curve.step, curve.metrics.get(name, ()), strict=False)

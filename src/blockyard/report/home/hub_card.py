@@ -22,6 +22,7 @@ from blockyard.report.home.page import sweeps
 from blockyard.report.render.markdown import escape
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import Loaded
+from blockyard.runs.metric_name import MetricName
 from blockyard.weights.convert.exporting import LibraryModel
 
 # What the hub calls the task of an Auto class.
@@ -69,7 +70,7 @@ def _front(
     hub = loaded.data.hub_name()
     results = []
     for name, by_seed in metrics.items():
-        split, _, metric = name.partition("/")
+        measured = MetricName.parse(name)
         value = by_seed[loaded.folder.seed]
         if math.isfinite(value):
             result = EvalResult(
@@ -77,8 +78,8 @@ def _front(
                 task_name=task,
                 dataset_type=hub or data,
                 dataset_name=data,
-                dataset_split=SPLITS[split],
-                metric_type=metric,
+                dataset_split=SPLITS[measured.split],
+                metric_type=measured.name,
                 metric_name=name,
                 metric_value=value,
             )
@@ -139,7 +140,8 @@ def _metrics(loaded: Loaded) -> dict[str, dict[int, float]]:
     for folder in _seeds(loaded.folder):
         if folder.identity == identity and folder.finished:
             for name, value in (folder.summary().get("metrics") or {}).items():
-                if name.partition("/")[0] in SPLITS and "@" not in name and isinstance(value, int | float):
+                measured = MetricName.parse(name)
+                if measured.split in SPLITS and not measured.variant and isinstance(value, int | float):
                     values.setdefault(name, {})[folder.seed] = float(value)
     return {name: by_seed for name, by_seed in values.items() if loaded.folder.seed in by_seed}
 

@@ -11,6 +11,7 @@ from blockyard.errors import UserError
 from blockyard.report.load.arms import ComparisonInput
 from blockyard.report.load.run_record import LoadedRun
 from blockyard.runs.costs import COSTS
+from blockyard.runs.metric_name import MetricName
 
 MORE = ("accuracy", "acc", "auc", "f1", "precision", "recall", "bleu", "psnr", "ssim", "iou", "r2", "top1", "top5")
 LESS = ("loss", "perplexity", "bits_per_byte", "bits_per_dim", "error", "mse", "mae", "rmse", "nll", "fid")
@@ -20,8 +21,10 @@ def direction_by_name(metric: str) -> str | None:
     """Return "max" or "min" where the name of a metric or cost tells, else None."""
     if metric in COSTS:
         return COSTS[metric][0]
-    last = metric.rpartition("/")[2]
-    return "max" if last in MORE else "min" if last in LESS else None
+    name = str(MetricName.parse(metric).on(""))  # a metric of a variant has the direction that its run recorded
+    if name in MORE:
+        return "max"
+    return "min" if name in LESS else None
 
 
 def directions(records: Iterable[LoadedRun]) -> dict[str, str]:

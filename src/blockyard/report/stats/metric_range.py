@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from blockyard.runs.metric_name import MetricName
+
 Range = tuple[float, float]
 
 SHARE = (0.0, 1.0)
@@ -25,8 +27,7 @@ def metric_range(metric: str, values: Iterable[float]) -> Range | None:
     """
     if metric.startswith("success("):  # of `sweep.spec.threshold`: 1 or 0
         return SHARE
-    column = metric.rpartition("/")[2].partition("@")[0]
-    if not _SHARES.fullmatch(column):
+    if not _SHARES.fullmatch(MetricName.parse(metric).name):
         return None
     return SHARE if all(SHARE[0] <= value <= SHARE[1] for value in values) else None
 

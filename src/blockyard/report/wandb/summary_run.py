@@ -32,6 +32,7 @@ from blockyard.report.home.stale import DATA, PAGE
 from blockyard.report.load.document import ArmRow, ComparisonDocument, Difference
 from blockyard.runs.folder import RUN, read_facts
 from blockyard.runs.lock import exclusive
+from blockyard.runs.metric_name import MetricName
 from blockyard.runs.redact import redact, redact_text
 from blockyard.sweep.plan.sweep_plan import FILE as PLAN
 from blockyard.sweep.plan.sweep_plan import SweepPlan
@@ -121,18 +122,16 @@ def _content(comparison: ComparisonDocument) -> dict[str, Any]:
         for name, value in means.items():
             if value is not None:
                 metrics[f"{arm.name}/{name}"] = float(value)
+                if name in directions:
+                    of_metrics[f"{arm.name}/{name}"] = directions[name]
     cells = []
     for cell in comparison.cells:
         row = {"arm": cell.arm, "seed": cell.seed, "state": cell.state, "reason": cell.reason, "run": cell.run}
         cells.append({**row, metric: cell.metrics.get(metric)})
-    for name in metrics:
-        of_arm = name.partition("/")[2]
-        if of_arm in directions:
-            of_metrics[name] = directions[of_arm]
     return {
         "arms": [_row(arm) for arm in comparison.arms],
         "cells": cells,
-        "curves": _curves(comparison, f"val/{metric.partition('/')[2] or metric}"),
+        "curves": _curves(comparison, str(MetricName.parse(metric).on("val"))),
         "metrics": metrics,
         "directions": of_metrics,
         "texts": {
@@ -190,7 +189,7 @@ def _curves(comparison: ComparisonDocument, metric: str) -> dict[str, tuple[list
 
 
 def _weights(plan: SweepPlan) -> dict[str, str]:
-    """The artifact with the weights of each cell that W&B has recorded."""
+    """Return run -> artifact with its weights, for each cell that W&B has recorded."""
     ids = {cell.run: (read_facts(plan.path(cell) / RUN).get("wandb") or {}).get("id") for cell in plan.cells}
     return {run: f"weights-{each}:best" for run, each in ids.items() if each}
 

@@ -18,6 +18,7 @@ from blockyard.engine.loggers._wandb import logged_in
 from blockyard.errors import UserError
 from blockyard.report.load.document import ComparisonDocument
 from blockyard.runs.folder import CONFIG, RUN
+from blockyard.runs.metric_name import MetricName
 
 _ESCAPED = {sign: f"\\{sign}" for sign in r"\`*_[]#|"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 _ARM, _GROUP, _ID = "JobType", "Group", "ID"  # the columns of a W&B run
@@ -25,7 +26,7 @@ _ARM, _GROUP, _ID = "JobType", "Group", "ID"  # the columns of a W&B run
 
 @dataclass(frozen=True)
 class _RunFilter:
-    """The runs that the panels show: those of one group, or those with these ids."""
+    """The runs that the panels show: the runs of one group, or the runs with these ids."""
 
     entity: str | None
     project: str
@@ -63,7 +64,7 @@ def build(comparison: ComparisonDocument, runs: _RunFilter, entity: str) -> Any:
     import wandb_workspaces.workspaces as ws
 
     metric = str(comparison.metric)
-    validation = f"val/{metric.partition('/')[2] or metric}"
+    validation = str(MetricName.parse(metric).on("val"))
     by_arm: dict[str, Any] = {"groupby": wr.Metric(_ARM), "groupby_aggfunc": "mean", "groupby_rangefunc": "minmax"}
     curves = list(dict.fromkeys([validation, "val/loss", "train/loss"]))
     final = [name for name in dict.fromkeys([metric, *comparison.metrics]) if name.startswith("test/")]

@@ -5,8 +5,8 @@ A cell is a run like any other: it has the same folder, lock, status and checkpo
 run's folder.
 
 The run of a search's trial reports its validation curve to Optuna and stops where it is pruned. A pruned run is not
-done: it is saved and `interrupted`. Training the same config later resumes it, and the result is bitwise equal to that
-of a run that was never pruned.
+done: it is saved and `interrupted`. Training the same config later resumes it, and the result is bitwise equal to the
+result of a run that was never pruned.
 """
 
 from __future__ import annotations
@@ -40,34 +40,34 @@ from blockyard.sweep.cells import BUSY, Outcome, Task, TrialAddress
 log = logging.getLogger("blockyard")
 
 LOG = "log.txt"
-TRIAL = "trial"  # of the callback of a trial, and of the facts in run.json
-STACKED = "stacked"  # of the callback, and of the facts in run.json: how a run took its steps with those of others
+TRIAL = "trial"  # name of the callback of a trial, and of its facts in run.json
+STACKED = "stacked"  # name of the callback of runs that take their steps together, and of their facts in run.json
 _PLAIN = {"FORCE_COLOR": None, "TTY_COMPATIBLE": None, "TTY_INTERACTIVE": None, "NO_COLOR": "1", "COLUMNS": "160"}
 
 
 def execute_together(tasks: Sequence[Task], report: Callable[[Outcome], object]) -> None:
-    """Execute several tasks in this process, whose runs take their training steps together as far as they can.
+    """Execute several tasks in this process. Their runs take their training steps together as far as they can.
 
     report: called with each outcome, in the thread of its run
     """
     runs = StackedRuns()
+
+    def execute_and_report(task: Task) -> None:
+        report(execute(task, runs))
+
     with _environment(_PLAIN):
-        runs.run([partial(_report, task, runs, report) for task in tasks])
-
-
-def _report(task: Task, runs: StackedRuns, report: Callable[[Outcome], object]) -> None:
-    report(execute(task, runs))
+        runs.run([partial(execute_and_report, task) for task in tasks])
 
 
 def execute(task: Task, together: StackedRuns | None = None, alone: str | None = None) -> Outcome:
-    """Train or resume the task's run, or find it done. Never raises for what happens in a run.
+    """Train or resume the task's run, or find it done. No error of a run is raised.
 
-    together: the runs of other threads of this process, with which this one takes its training steps
+    A run that failed before stays failed unless `task.retry`. A retry resumes from the last good checkpoint. It loses
+    nothing, and equals a new start once the cause is fixed. It starts from scratch if the run has no readable
+    checkpoint.
+
+    together: the runs of other threads of this process, with which this run takes its training steps
     alone: why there are none, where there could be
-
-    A run that failed before stays failed unless `task.retry`. A retry resumes from the last good
-    checkpoint, which loses nothing and equals a new start once the cause is fixed; it starts from
-    scratch if the run has no readable checkpoint.
     """
     try:
         with _folder(task) as folder, log_to_file(folder.path / LOG):
@@ -93,7 +93,9 @@ def execute(task: Task, together: StackedRuns | None = None, alone: str | None =
 
 
 def record_lost(task: Task, reason: str, *, failed: bool) -> None:
-    """Write to the status how a run ended whose process died without a report, unless another process holds the run.
+    """Write the end of a run to its status after its process died without a report.
+
+    Does nothing while another process holds the run.
 
     failed: whether only `retry` starts the run again; otherwise the same command resumes it
     """
@@ -107,12 +109,12 @@ def record_lost(task: Task, reason: str, *, failed: bool) -> None:
 
 
 def is_done(task: Task) -> bool:
-    """Return whether the run is done, whatever became of the process that ran it."""
+    """Return whether the run is done, also after the death of its process."""
     return read_status(_path(task), alive=False).finished
 
 
 def record_failure(task: Task, reason: str) -> None:
-    """Write to the status that a run has failed which was stopped before its end, unless another process holds it."""
+    """Mark a run that was stopped before its end as failed, unless another process holds it."""
     with contextlib.suppress(UserError, OSError):
         path = _path(task)
         with RunFolder.open(path).lock() as folder:
@@ -123,21 +125,23 @@ def record_failure(task: Task, reason: str) -> None:
 @contextlib.contextmanager
 def log_to_file(path: Path) -> Iterator[None]:
     """Append the output of this process and its children to a file, without progress bars and colours."""
-    _flush()
+    for terminal in (sys.stdout, sys.stderr):  # else their buffers would end in the file
+        with contextlib.suppress(OSError, ValueError):
+            terminal.flush()
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     except OSError:
         handle = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    # The file descriptors, and not sys.stdout alone, so that libraries in C and child processes write there too.
     duplicates = {number: os.dup(number) for number in (1, 2)}
     for number in duplicates:
         os.dup2(handle, number)
     os.close(handle)
     try:
+        buffer = io.BufferedWriter(_LogFile(os.dup(1), "w"))
         # The caller may have replaced sys.stdout and sys.stderr by other objects.
         with (
-            io.TextIOWrapper(
-                io.BufferedWriter(_LogFile(os.dup(1), "w")), encoding="utf-8", errors="replace", line_buffering=True
-            ) as stream,
+            io.TextIOWrapper(buffer, encoding="utf-8", errors="replace", line_buffering=True) as stream,
             contextlib.redirect_stdout(stream),
             contextlib.redirect_stderr(stream),
             _redirect_logging(stream),
@@ -154,7 +158,7 @@ class _LogFile(io.FileIO):
     """A log on a disk that may be full: lines that do not fit are lost, and the run goes on."""
 
     def write(self, data: Any) -> int:
-        """Write, or drop what the disk does not take."""
+        """Write data, or drop it where the disk refuses it."""
         try:
             return super().write(data)
         except OSError:
@@ -175,7 +179,7 @@ def _folder(task: Task) -> RunFolder:
 
 
 def _checkpoints_unreadable(task: Task) -> bool:
-    """Whether a run has failed and left checkpoints of which none can be read."""
+    """Return whether a run has failed and none of its checkpoints can be read."""
     path = _path(task)
     if not path.is_dir() or read_status(path).state != "failed":
         return False
@@ -205,7 +209,8 @@ def _train(task: Task, folder: RunFolder, together: StackedRuns | None, alone: s
 @contextlib.contextmanager
 def _redirect_logging(stream: Any) -> Iterator[None]:
     """Let log handlers that write to the terminal write to the stream instead."""
-    handlers = [h for h in logging.getLogger().handlers if type(h) is logging.StreamHandler]
+    # Handlers of a derived class, such as those of files, write elsewhere.
+    handlers = [handler for handler in logging.getLogger().handlers if type(handler) is logging.StreamHandler]
     before = [_set_stream(handler, stream) for handler in handlers]
     try:
         yield
@@ -215,7 +220,10 @@ def _redirect_logging(stream: Any) -> Iterator[None]:
 
 
 def _set_stream(handler: logging.StreamHandler[Any], stream: Any) -> Any:
-    """`StreamHandler.setStream` for streams that may be closed, which it cannot flush; returns the one before."""
+    """Set the stream of a handler and return the former one.
+
+    `StreamHandler.setStream` flushes the former stream, and fails if that is closed.
+    """
     before = handler.stream
     if before is not None and getattr(before, "closed", False):
         handler.acquire()
@@ -230,7 +238,7 @@ def _set_stream(handler: logging.StreamHandler[Any], stream: Any) -> Any:
 
 @contextlib.contextmanager
 def _environment(values: Mapping[str, str | None]) -> Iterator[None]:
-    """Inside this context these variables of the environment are set; those that are None are not."""
+    """Set variables of the environment inside this context. A value of None unsets the variable."""
     before = {name: os.environ.get(name) for name in values}
     _set_environment(values)
     try:
@@ -247,14 +255,8 @@ def _set_environment(values: Mapping[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-
-
 def trial_callbacks(task: Task) -> dict[str, RunCallback]:
-    """The callbacks that `engine.run.train` gets besides those of the config; none where the task is not a trial.
+    """Return the callbacks of a trial, which `engine.run.train` gets with the config's; none for other tasks.
 
     Writes the trial to run.json, so the caller must hold the run's lock.
     """
@@ -262,7 +264,7 @@ def trial_callbacks(task: Task) -> dict[str, RunCallback]:
         return {}
     folder = RunFolder.open(Path(str(task.config["outputs"])) / task.key)
     folder.add_facts({TRIAL: {key: task.trial[key] for key in ("storage", "study", "number")}})
-    if not task.trial.get("prunes", True):  # a later seed of a setting whose first one ran to its end
+    if not task.trial.get("prunes", True):  # a later seed: the setting ran to its end on the first one
         return {}
     return {TRIAL: TrialReporter(folder, task.trial)}
 
@@ -295,7 +297,7 @@ class TrialReporter(RunCallback):
 
     def on_evaluate(self, state: RunState, values: dict[str, float]) -> None:
         """Report the value, and stop where the pruner decides so, unless the run ends here anyway."""
-        value = values.get(self._metric)  # what is measured at the end alone, such as val/loss@4x, is not here
+        value = values.get(self._metric)  # None for a metric that is measured at the end alone, such as val/loss@4x
         if self._trial is None or value is None:
             return
         self._guarded(lambda: self._report(value))
@@ -311,14 +313,17 @@ class TrialReporter(RunCallback):
 
         study = optuna.load_study(study_name=self._address["study"], storage=storage(self._address["storage"]))
         purpose = study.user_attrs[QUESTION]
-        self._metric, self._pruner = purpose["metric"], purpose["pruner"]
-        study.pruner, study.sampler = make_pruner(self._pruner), make_sampler("random", 0)
+        self._metric = purpose["metric"]
+        self._pruner = purpose["pruner"]
+        study.pruner = make_pruner(self._pruner)
+        study.sampler = make_sampler("random", 0)  # any that reads no trials: none is suggested here
         frozen = study.get_trials(deepcopy=False)[self._address["number"]]
         # A finished trial has its result already.
         self._trial = None if frozen.state.is_finished() else optuna.trial.Trial(study, frozen._trial_id)
 
     def _report(self, value: float) -> None:
         self._count += 1
+        # A resumed run reports evaluations again, and Optuna warns about a second value for a step.
         if self._count not in self._trial.storage.get_trial(self._trial._trial_id).intermediate_values:
             self._trial.report(value, step=self._count)
 
@@ -327,6 +332,7 @@ class TrialReporter(RunCallback):
             return call()
         except Exception as error:  # a broken database must not stop the run
             self._trial = None
-            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+            first_line = str(error).partition("\n")[0][:200]
+            reason = f"{type(error).__name__}: {first_line}"
             log.warning("trial %s of %s is not pruned: %s", self._address["number"], self._address["study"], reason)
             return None

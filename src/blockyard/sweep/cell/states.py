@@ -1,7 +1,8 @@
-"""The state of cells, read from their run folders, which are the only record."""
+"""The state of cells, read from their run folders. There is no other record."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from dataclasses import dataclass, field
@@ -14,12 +15,13 @@ from blockyard.config.tree import Node
 from blockyard.runs.costs import costs
 from blockyard.runs.folder import CONFIG, SUMMARY
 from blockyard.runs.lock import held
+from blockyard.runs.metric_name import MetricName
 from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.status import Status, read_status
 from blockyard.sweep.cells import Cell
 
 State = Literal["missing", "queued", "running", "done", "failed", "interrupted"]
-_OBSERVED = 4.0  # seconds between two rows of a log, seen once a second, from which they tell the time of a run
+_OBSERVED = 4.0  # seconds between two rows of a log, read once a second, from which the time of a run is estimated
 _TAIL = 4096  # bytes at the end of metrics.csv that are read
 
 
@@ -27,7 +29,8 @@ _TAIL = 4096  # bytes at the end of metrics.csv that are read
 class CellState:
     """The state of one run.
 
-    metrics: of a finished run, from its summary, and its costs; seconds: since it was last started
+    metrics: the metrics and costs of a finished run, from its summary
+    seconds: from its last start to its end
     """
 
     state: State
@@ -41,7 +44,9 @@ class CellState:
 class CellProgress:
     """The progress of a running run, None where unknown.
 
-    fraction: 0 to 1; seconds_left: until its end; value: the metric at the last evaluation
+    fraction: 0 to 1
+    seconds_left: until its end
+    value: the metric at the last evaluation
     """
 
     fraction: float | None = None
@@ -50,7 +55,7 @@ class CellProgress:
 
 
 def read_state(path: Path) -> CellState:
-    """The state of a run folder; `running` only where a live process holds its lock."""
+    """Return the state of a run folder. It is `running` only where a live process holds its lock."""
     if not (path / CONFIG).is_file():
         return CellState("running" if held(path) else "missing")
     status = read_status(path)
@@ -61,27 +66,34 @@ def read_state(path: Path) -> CellState:
 
 
 def final_metrics(path: Path) -> dict[str, float]:
-    """The metrics and the costs of a finished run; empty where its summary cannot be read."""
+    """Return the metrics and the costs of a finished run; empty where its summary cannot be read."""
     try:
         summary = read_json(path / SUMMARY)
-        metrics = {str(name): math.nan if v is None else float(v) for name, v in summary["metrics"].items()}
+        metrics: dict[str, float] = {}
+        for name, value in summary["metrics"].items():
+            metrics[str(name)] = math.nan if value is None else float(value)  # JSON has no NaN
         return costs(summary) | metrics
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
 
 def baseline_values(path: Path, metric: str) -> dict[str, float]:
-    """The value of a metric on test of each simple baseline that a finished run has recorded; empty without any."""
+    """Return the value of a metric on test of each simple baseline in a finished run's summary; empty without any."""
+    values: dict[str, float] = {}
     try:
         baselines = read_json(path / SUMMARY)["baselines"]
-        values = {str(name): own.get(metric.removeprefix("test/")) for name, own in baselines.items()}
-        return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
+        key = str(MetricName.parse(metric).on(""))
+        for name, metrics in baselines.items():
+            value = metrics.get(key)
+            if value is not None and math.isfinite(value):
+                values[str(name)] = float(value)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
+    return values
 
 
 def read_progress(path: Path, config: Node, metric: str) -> CellProgress:
-    """The progress of a running run, from the last rows of its metrics.csv.
+    """Return the progress of a running run, from the last rows of its metrics.csv.
 
     metric: the validation metric, val/NAME
     """
@@ -91,44 +103,45 @@ def read_progress(path: Path, config: Node, metric: str) -> CellProgress:
         with (path / METRICS).open("rb") as file:
             names = file.readline().decode().strip().split(",")
             file.seek(max(file.tell(), file.seek(0, 2) - _TAIL))
+            # The last line may still be in writing, and the first one be cut.
             lines = file.read().decode(errors="replace").split("\n")[:-1]
     except OSError:
         return CellProgress()
-    rows = [dict(zip(names, cells, strict=True)) for line in lines if len(cells := line.split(",")) == len(names)]
-    if not rows:
-        return CellProgress()
-    value = next((number for row in reversed(rows) if (number := _number(row.get(metric))) is not None), None)
-    timed = next((row for row in reversed(rows) if _number(row.get("seconds"))), {})
-    step, seconds, epoch = (_number(timed.get(name)) for name in ("step", "seconds", "epoch"))
-    total = _total_steps(config.get("trainer") or {}, step, epoch)
-    if not step or not total:
+    value = None
+    timed: dict[str, str] = {}
+    for line in lines:
+        cells = line.split(",")
+        if len(cells) != len(names):
+            continue
+        row = dict(zip(names, cells, strict=True))
+        measured = _number(row.get(metric))
+        if measured is not None:
+            value = measured
+        if _number(row.get("seconds")):
+            timed = row
+    step = _number(timed.get("step"))
+    seconds = _number(timed.get("seconds"))
+    epoch = _number(timed.get("epoch"))
+    trainer = config.get("trainer") or {}
+    step_limits: list[float] = []
+    if trainer.get("max_steps"):
+        step_limits.append(trainer["max_steps"])
+    if trainer.get("max_epochs") and step and epoch:
+        step_limits.append(trainer["max_epochs"] * step / epoch)
+    if not step or not step_limits or not min(step_limits):
         return CellProgress(value=value)
+    total = min(step_limits)
     left = None if seconds is None else max(0.0, seconds / step * (total - step))
     return CellProgress(min(1.0, step / total), left, value)
 
 
 def duration(status: Status) -> float | None:
-    """Seconds from the start of a run's last attempt to its end; None where it has not ended."""
+    """Return the seconds from the start of a run's last attempt to its end; None where it has not ended."""
     try:
-        ended, started = (datetime.fromisoformat(str(time)) for time in (status.ended, status.started))
-        return (ended - started).total_seconds()
+        ended = datetime.fromisoformat(str(status.ended))
+        return (ended - datetime.fromisoformat(str(status.started))).total_seconds()
     except ValueError:
         return None
-
-
-def _age(status: Status) -> float | None:
-    """Return the seconds since a run's last attempt has started; None where it has not, by the clock of its machine."""
-    try:
-        return max(0.0, (datetime.now(UTC) - datetime.fromisoformat(str(status.started))).total_seconds())
-    except (ValueError, TypeError):
-        return None
-
-
-def _total_steps(trainer: Node, step: float | None, epoch: float | None) -> float | None:
-    limits = [trainer["max_steps"]] if trainer.get("max_steps") else []
-    if trainer.get("max_epochs") and step and epoch:
-        limits.append(trainer["max_epochs"] * step / epoch)
-    return min(limits, default=None)
 
 
 def _number(text: str | None) -> float | None:
@@ -140,10 +153,11 @@ def _number(text: str | None) -> float | None:
 
 @dataclass
 class PlannedRun:
-    """One run of the plan and the cells that it answers, the first in order first.
+    """One run of the plan, and the cells whose run it is, in order.
 
-    submitted: whether our executor holds it; ended: whether it is over for this command, well or not
-    rows: when the first and the last row of its log were seen, and the part of its steps that were done then
+    submitted: whether this command's executor holds it
+    ended: whether it is over for this command, with a result or without
+    rows: of the first and the last row of its log, the time at which it was read and the share of steps done then
     """
 
     cells: list[Cell]
@@ -158,23 +172,27 @@ class PlannedRun:
     rows: list[tuple[float, float]] = field(default_factory=list)
 
     def observe(self, fraction: float | None) -> None:
-        """Note the part of its steps that are done, if that has changed."""
+        """Note the share of its steps that are done, if it has changed."""
         if not fraction or (self.rows and fraction <= self.rows[-1][1]):
             return
-        if not self.rows and (age := _age(read_status(self.path))) is not None:
-            self.started = time.monotonic() - age  # the first run of a process was submitted before its imports
+        if not self.rows:
+            # The first run of a process was submitted before its imports, which are no part of its time.
+            with contextlib.suppress(ValueError, TypeError):
+                age = datetime.now(UTC) - datetime.fromisoformat(str(read_status(self.path).started))
+                self.started = time.monotonic() - max(0.0, age.total_seconds())
         self.rows = [*self.rows[:1], (time.monotonic(), fraction)]
 
     def expected_seconds(self) -> float | None:
         """Return the seconds of the whole run by its steps so far; None before `_OBSERVED` seconds of them."""
         if not self.submitted or self.started is None or len(self.rows) < 2:
             return None
-        (first, done), (last, more) = self.rows
-        if last - first < _OBSERVED:
+        (first_time, first_fraction), (last_time, last_fraction) = self.rows
+        observed = last_time - first_time
+        if observed < _OBSERVED:
             return None
-        return last - self.started + (1 - more) * (last - first) / (more - done)
+        return last_time - self.started + (1 - last_fraction) * observed / (last_fraction - first_fraction)
 
     @property
     def open(self) -> bool:
-        """Whether the run may still change."""
+        """True while the run may still change."""
         return not self.ended and self.now.state != "done"

@@ -1,4 +1,12 @@
-"""Optuna's storage of a search: one SQLite file in the sweep's folder, one study for each arm."""
+"""Optuna's storage of a search, and its samplers, pruners and distributions.
+
+The storage is one SQLite file in the sweep's folder, with one study for each arm. A suggestion is a function of the
+earlier trials and of its number, so it does not depend on which process requests it or on how often the search was
+stopped. With `random` it is a function of its number alone: every arm tries the same settings.
+
+Source: Bergstra et al. 2011, Algorithms for Hyper-Parameter Optimization (NeurIPS 24), for TPE;
+Jamieson and Talwalkar 2016 (arXiv 1502.07943) and Li et al. 2018 (arXiv 1810.05934) for halving.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +30,15 @@ from blockyard.sweep.spec.keys import Space
 if TYPE_CHECKING:
     import optuna
 
-
 FILE = "search.db"
-_SQLITE = "sqlite:///"
 QUESTION = "question"  # the attribute with a study's purpose: metric, space, pruner, seed, the arm's identity
+PRUNERS = ("none", "median", "halving")
+SAMPLERS = ("random", "tpe")
+_SQLITE = "sqlite:///"
 _TIMEOUT = 60.0  # seconds that SQLite waits for another process to finish writing
 _OLD = " until "  # in the name of a study that was replaced
+_UNPRUNED = 4  # complete trials before the median pruner starts
+_RANDOM = 4  # random trials before TPE starts; Optuna's default of 10 would use up a small budget
 
 
 class StorageFailedError(UserError):
@@ -36,7 +47,7 @@ class StorageFailedError(UserError):
 
 @contextlib.contextmanager
 def storage_failures(folder: Path) -> Iterator[None]:
-    """Raise StorageFailedError for what the database or the disk refuses inside the block."""
+    """Raise StorageFailedError for an error of the database or the disk inside the block."""
     import optuna
     import sqlalchemy.exc
 
@@ -54,7 +65,7 @@ def storage_failures(folder: Path) -> Iterator[None]:
 
 
 def storage(address: str) -> optuna.storages.RDBStorage:
-    """Open the storage at the address that `storage_url` gives, or create it. Raises UserError for another address."""
+    """Open the storage at an address of `storage_url`, or create it. Raises UserError for another address."""
     path = address.removeprefix(_SQLITE)
     if path == address or Path(path).name != FILE:
         raise UserError(f"{address!r} is not the {FILE} of a sweep's folder")
@@ -65,7 +76,7 @@ def _open(path: str) -> optuna.storages.RDBStorage:
     import optuna
     from sqlalchemy import URL
 
-    # A folder's name may have any byte: SQLite reads it from a URI of its own, in which every other one is an escape.
+    # A folder's name may have any byte. SQLite takes it as a URI, in which the special ones are escaped.
     uri = f"file:{quote_from_bytes(os.fsencode(path))}"
     url = URL.create("sqlite", database=uri, query={"uri": "true"}).render_as_string(hide_password=False)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -73,14 +84,16 @@ def _open(path: str) -> optuna.storages.RDBStorage:
 
 
 def storage_url(folder: Path) -> str:
-    """The address of the storage in a sweep's folder: `sqlite:///` and the path as it is."""
+    """Return the address of the storage in a sweep's folder: `sqlite:///` and the path as it is."""
     return f"{_SQLITE}{folder.absolute() / FILE}"
 
 
 class SearchPurpose(TypedDict):
-    """What a study is for: a search of an arm with another purpose is another study.
+    """The purpose of a study. A search of an arm with another purpose is another study.
 
-    seed: of all trials; identity: of the arm's config; seeds: on how many a setting is tried, where not on one
+    seed: of all trials
+    identity: of the arm's config
+    seeds: the number of seeds for each setting, if not one
     """
 
     metric: str
@@ -94,8 +107,8 @@ class SearchPurpose(TypedDict):
 def open_study(folder: Path, arm: str, purpose: SearchPurpose, direction: str) -> optuna.Study:
     """Open the study of an arm, or create it. Call it inside `exclusive`.
 
-    purpose: what is searched, see QUESTION. A study with another purpose is kept under the name
-    "<arm> until <number>". Raises UserError while another process works on that one.
+    A study with another purpose is kept under the name "<arm> until <number>". Raises UserError while another process
+    works on it.
     """
     import optuna
 
@@ -109,11 +122,15 @@ def open_study(folder: Path, arm: str, purpose: SearchPurpose, direction: str) -
     except KeyError:
         return _create(arm, store, purpose, direction)
     before = study.user_attrs.get(QUESTION) or {}
+    # Another pruner changes how many trials run to their end, but not their values.
     if {**before, "pruner": None} != {**purpose, "pruner": None}:
-        if any(_in_progress(folder, trial) for trial in study.get_trials(deepcopy=False)):
-            raise UserError(
-                f"another process searches {arm} in {folder} with another space, metric or arm; wait for it, or stop it"
-            )
+        for trial in study.get_trials(deepcopy=False):
+            if not trial.state.is_finished() and held(folder / str(trial.user_attrs.get("owner"))):
+                raise UserError(
+                    f"another process searches {arm} in {folder} with another space, metric or arm; wait for it, or "
+                    "stop it"
+                )
+        # Optuna cannot rename a study.
         old = [name for name in optuna.get_all_study_names(store) if name.startswith(f"{arm}{_OLD}")]
         name = f"{arm}{_OLD}{len(old) + 1}"
         optuna.copy_study(from_study_name=arm, from_storage=store, to_storage=store, to_study_name=name)
@@ -129,13 +146,17 @@ def _check_file(path: Path) -> None:
 
     SQLite would see damage in the middle of a search, and write wherever a link leads.
     """
-    if elsewhere := database_reason(path):
+    elsewhere = database_reason(path)
+    if elsewhere:
         raise UserError(f"{path} is not opened, since {elsewhere}; move it away to search anew")
-    reason = "it is empty" if is_regular(path) and not path.stat().st_size else "it is not a regular file"
-    if is_regular(path) and path.stat().st_size:
+    if not is_regular(path):
+        reason = "it is not a regular file"
+    elif not path.stat().st_size:
+        reason = "it is empty"
+    else:
         try:
             with contextlib.closing(sqlite3.connect(path, timeout=_TIMEOUT)) as database:
-                database.execute("PRAGMA trusted_schema = OFF")
+                database.execute("PRAGMA trusted_schema = OFF")  # a stranger's schema could call functions
                 reason = str(database.execute("PRAGMA quick_check(1)").fetchone()[0])
         except sqlite3.DatabaseError as error:
             reason = str(error)
@@ -164,32 +185,13 @@ def _create(arm: str, store: Any, purpose: SearchPurpose, direction: str) -> opt
     return study
 
 
-def _in_progress(folder: Path, trial: optuna.trial.FrozenTrial) -> bool:
-    return not trial.state.is_finished() and held(folder / str(trial.user_attrs.get("owner")))
-
-
 def finite_or_none(value: float | None) -> float | None:
-    """The number if it is finite, which JSON can hold; otherwise None."""
+    """Return the number if it is finite, as JSON needs it; otherwise None."""
     return value if value is not None and math.isfinite(value) else None
 
 
-# Optuna's samplers, pruners and distributions for a search, and config values from its trials.
-#
-# Source: Bergstra et al. 2011, Algorithms for Hyper-Parameter Optimization (NeurIPS 24), for TPE;
-# Jamieson and Talwalkar 2016 (arXiv 1502.07943) and Li et al. 2018 (arXiv 1810.05934) for halving.
-#
-# A suggestion is a function of the earlier trials and of its number, so it does not depend on which process requests
-# it or on how often the search was stopped. With `random` it is a function of its number alone: every arm tries the
-# same settings.
-
-PRUNERS = ("none", "median", "halving")
-SAMPLERS = ("random", "tpe")
-_UNPRUNED = 4  # complete trials before the median pruner starts
-_RANDOM = 4  # random trials before TPE starts; Optuna's default of 10 would use up a small budget
-
-
 def make_pruner(kind: str) -> optuna.pruners.BasePruner:
-    """The pruner: none, median (of the complete trials), or halving (keeps the better half at 1, 2, 4, ...)."""
+    """Return the pruner: none, median (of the complete trials), or halving (keeps the better half at 1, 2, 4, ...)."""
     import optuna
 
     if kind == "median":
@@ -200,7 +202,7 @@ def make_pruner(kind: str) -> optuna.pruners.BasePruner:
 
 
 def make_sampler(kind: str, number: int) -> optuna.samplers.BaseSampler:
-    """The sampler of trial `number`."""
+    """Return the sampler of trial `number`."""
     import numpy
     import optuna
 
@@ -214,7 +216,7 @@ def make_sampler(kind: str, number: int) -> optuna.samplers.BaseSampler:
 
 
 def distributions(space: Space) -> dict[str, optuna.distributions.BaseDistribution]:
-    """Optuna's distributions for `space`: a list of choices, or {low, high, log, int, step}, per key."""
+    """Return Optuna's distributions for `space`: a list of choices, or {low, high, log, int, step}, per key."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     result: dict[str, optuna.distributions.BaseDistribution] = {}
@@ -222,7 +224,10 @@ def distributions(space: Space) -> dict[str, optuna.distributions.BaseDistributi
         if not isinstance(dimension, dict):
             result[key] = CategoricalDistribution([storable(choice) for choice in dimension])
             continue
-        low, high, step, log = dimension["low"], dimension["high"], dimension.get("step"), bool(dimension.get("log"))
+        low = dimension["low"]
+        high = dimension["high"]
+        step = dimension.get("step")
+        log = bool(dimension.get("log"))
         if dimension.get("int"):
             result[key] = IntDistribution(int(low), int(high), log=log, step=int(step or 1))
         else:
@@ -231,19 +236,21 @@ def distributions(space: Space) -> dict[str, optuna.distributions.BaseDistributi
 
 
 def storable(choice: Any) -> Any:
-    """A choice as Optuna stores it: lists and mappings become text."""
-    return choice if choice is None or isinstance(choice, bool | int | float | str) else repr(choice)
+    """Return a choice as Optuna stores it: lists and mappings become text."""
+    return choice if isinstance(choice, bool | int | float | str | None) else repr(choice)
 
 
 def to_setting(params: Mapping[str, Any], space: Space) -> Setting:
-    """A trial's parameters as config values; floats are rounded to six digits, so that they can be typed."""
+    """Return a trial's parameters as config values. Floats are rounded to six digits, so that they can be typed."""
     return {key: _config_value(params[key], dimension) for key, dimension in space.items()}
 
 
 def _config_value(value: Any, dimension: Any) -> Any:
     if not isinstance(dimension, dict):
+        # Types first, since 1 == True == 1.0.
         same_type = (choice for choice in dimension if isinstance(value, type(storable(choice))))
         return next(choice for choice in same_type if storable(choice) == value)
     if dimension.get("int"):
         return value
-    return min(max(float(f"{value:.6g}"), float(dimension["low"])), float(dimension["high"]))
+    rounded = float(f"{value:.6g}")
+    return min(max(rounded, float(dimension["low"])), float(dimension["high"]))

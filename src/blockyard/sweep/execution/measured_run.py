@@ -1,4 +1,4 @@
-"""The times of an arm's first steps, and of its whole run by them, as a dry run measures and a sweep reads them."""
+"""The times of an arm's first steps, which a dry run measures and a sweep reads, and the time of its whole run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter
 
 from blockyard.atomic_files import read_json, write_json
 from blockyard.config.tree import Node
@@ -22,16 +24,19 @@ if TYPE_CHECKING:
     from blockyard.engine.data_reader import DataReader
 
 FILE = "measured.json"
-_BATCHES = 4  # of an evaluation: what does not depend on their number counts little in the time of one
+_BATCHES = 4  # of an evaluation, so that a cost independent of their number counts little in the time of one
 
 
 @dataclass(frozen=True)
 class MeasuredRun:
     """The parts of a run's time, in seconds.
 
-    start: before the first step; step: of one; evaluation: of a few batches (`measured_batches`)
+    start: before the first step
+    step: of one step
+    evaluation: of a few batches (`measured_batches`)
     saving: of the state, after an evaluation
-    total, steps_per_epoch: of the whole run
+    total: steps of the whole run
+    steps_per_epoch: of the whole run
     imports: of the modules, once for all runs of a sweep; 0 where an earlier measurement had imported them
     """
 
@@ -44,21 +49,22 @@ class MeasuredRun:
     imports: float = 0.0
 
     def seconds(self, config: Node, splits: Splits) -> float:
-        """The time of a whole run."""
-        trainer, batch = config["trainer"], int(config["data"].get("eval_batch_size") or 1)
-        every = trainer.get("eval_every") or self.steps_per_epoch
-        evaluations = math.ceil(self.total / every)
-        validation, test = (
-            min(math.ceil(len(split) / batch), trainer.get(limit) or math.inf)
-            for split, limit in ((splits.validation, "limit_val"), (splits.test, "limit_test"))
-        )
-        available = math.ceil(len(splits.validation) / batch)
-        batches = (evaluations * validation + test) / max(1, min(measured_batches(trainer), available))
-        return self.start + self.total * self.step + batches * self.evaluation + evaluations * self.saving
+        """Return the time of a whole run."""
+        trainer = config["trainer"]
+        batch_size = int(config["data"].get("eval_batch_size") or 1)
+        num_evaluations = math.ceil(self.total / (trainer.get("eval_every") or self.steps_per_epoch))
+        val_batches = math.ceil(len(splits.validation) / batch_size)
+        test_batches = math.ceil(len(splits.test) / batch_size)
+        # `evaluation` is the time of this many batches.
+        batches_in_unit = max(1, min(measured_batches(trainer), val_batches))
+        batches = num_evaluations * min(val_batches, trainer.get("limit_val") or math.inf)
+        batches += min(test_batches, trainer.get("limit_test") or math.inf)
+        evaluating = batches / batches_in_unit * self.evaluation
+        return self.start + self.total * self.step + evaluating + num_evaluations * self.saving
 
 
 def measured_batches(trainer: Node) -> int:
-    """Batches of an evaluation that is measured."""
+    """Return the number of batches in an evaluation that is measured."""
     return min(_BATCHES, trainer.get("limit_val") or _BATCHES)
 
 
@@ -67,7 +73,7 @@ class MeasuredRuns:
 
     threads: CPU threads of a cell; other threads, or another machine, are measured again
     data: has read the data of the cells. With it arms are measured now, and the baselines of their data computed, which
-        the first cell would compute; without it the file tells
+        the first cell would compute. Without it the times come from the file
     """
 
     def __init__(self, plan: SweepPlan, threads: int | None, data: DataReader | None) -> None:
@@ -81,6 +87,7 @@ class MeasuredRuns:
         """Return the times of an arm, or None where they are unknown."""
         key = identity(variant.config)
         if key not in self._runs and self._data is not None:
+            # The imports count: the server that forks the cells needs their time, too.
             began = time.monotonic()
             from blockyard.sweep.execution.first_steps import import_as_cells_do, measure
 
@@ -97,8 +104,8 @@ class MeasuredRuns:
             content = read_json(self._plan.folder / FILE)
             if content["setup"] != self._setup:
                 return {}
-            return {key: MeasuredRun(**times) for key, times in content["runs"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # missing or damaged: it is measured again
+            return {**TypeAdapter(dict[str, MeasuredRun]).validate_python(content["runs"])}
+        except (OSError, ValueError, KeyError, TypeError):  # missing or damaged: it is measured again
             return {}
 
     def _write(self) -> None:

@@ -1,4 +1,4 @@
-"""Trains one cell of a sweep by name: `blockyard sweep FILE --one arm=pre_norm seed=0`, which a W&B agent starts.
+"""Trains one cell of a sweep by name, for W&B agents: `blockyard sweep FILE --one arm=pre_norm seed=0`.
 
 The arguments name an arm (or the level of each factor of a grid), a seed, and a value for each key that
 the file tunes or searches. All other overrides change the base, as they do without --one.
@@ -41,7 +41,7 @@ def run_cell(
     config_dirs: Sequence[str] = (),
     command: Sequence[str] = (),
 ) -> int:
-    """Train the cell that the arguments name, or find it done; return the exit code of `blockyard train`.
+    """Train the cell that the arguments name, or find it done. Return the exit code of `blockyard train`.
 
     Raises UserError where they name no cell, and BadQuestionError as the planner does.
     """
@@ -59,51 +59,53 @@ def run_cell(
 def cell_config(
     path: Path, arguments: Sequence[str], *, outputs: str, config_dirs: Sequence[str] = (), command: Sequence[str] = ()
 ) -> tuple[Node, dict[str, str | None]]:
-    """The complete config and the choices of the cell that the arguments name. Raises as `run_cell` does."""
+    """Return the complete config and the choices of the cell that the arguments name. Raises as `run_cell` does."""
     question = read(path)
-    factors = question.body if question.kind == "grid" else {}
-    searched = question.keys.search.get("only", {}) if question.keys.search else {}
-    space = [*question.tune, *question.space, *(key for own in searched.values() for key in own)]
-    values = {argument.partition("=")[0]: argument.partition("=")[2] for argument in arguments}
-    own = {"arm", "seed", *space, *([] if "arm" in values else factors)}
-    base = [argument for argument in arguments if argument.partition("=")[0] not in own]
+    values: dict[str, str] = {}
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        values[key] = value
+    keys_of_cell = {"arm", "seed", *question.tune, *question.space}
+    if question.keys.search:
+        keys_of_cell.update(*question.keys.search.get("only", {}).values())
+    if question.kind == "grid" and "arm" not in values:
+        keys_of_cell.update(question.body)
+    base = [argument for argument in arguments if argument.partition("=")[0] not in keys_of_cell]
     plan = make_plan(path, outputs=outputs, config_dirs=config_dirs, overrides=base, command=command)
     arm = _arm(plan, values)
     return _config(plan, arm, _setting(plan, arm, values), _seed(plan, values))
 
 
 def _arm(plan: SweepPlan, values: dict[str, str]) -> str:
-    """The named arm. Raises UserError where there is none."""
+    """Return the named arm. Raises UserError where there is none."""
     names = [arm.name for arm in plan.arms]
     name = values.get("arm")
     if name is None and plan.question.get("kind") == "grid":
-        levels = {factor: values.get(factor) for factor in plan.question["grid"]}
-        missing = [factor for factor, value in levels.items() if value is None]
+        factors = list(plan.question["grid"])
+        missing = [f"{factor}=..." for factor in factors if factor not in values]
         if missing:
-            raise UserError(f"--one: give {' and '.join(f'{factor}=...' for factor in missing)}, or arm=...")
-        name = next((arm.name for arm in plan.arms if _has_levels(arm.levels, levels)), None)
-        if name is None:
-            text = " ".join(f"{factor}={value}" for factor, value in levels.items())
-            raise UserError(f"--one: no arm of {plan.name} has {text} (arms: {', '.join(names)})")
+            raise UserError(f"--one: give {' and '.join(missing)}, or arm=...")
+        # A level has a label, which may differ from its value: 0.001 for 1e-3.
+        labels = {factor: to_label(read_option(factor, values[factor], config_value)) for factor in factors}
+        for arm in plan.arms:
+            if all(arm.levels.get(factor) in (values[factor], labels[factor]) for factor in factors):
+                return arm.name
+        text = " ".join(f"{factor}={values[factor]}" for factor in factors)
+        raise UserError(f"--one: no arm of {plan.name} has {text} (arms: {', '.join(names)})")
     if name not in names:
         raise UserError(f"--one: arm={name}: {plan.name} has no such arm (arms: {', '.join(names)})")
     return str(name)
 
 
-def _has_levels(levels: dict[str, str], values: dict[str, str | None]) -> bool:
-    return all(
-        levels.get(factor) in (text, to_label(read_option(factor, str(text), config_value)))
-        for factor, text in values.items()
-    )
-
-
 def _setting(plan: SweepPlan, arm: str, values: dict[str, str]) -> Setting:
-    """The value of every key that is tuned or searched. Raises UserError where one is missing."""
-    space = [*(plan.question.get("tune") or {}), *(space_of(plan.search, arm) if plan.question.get("search") else {})]
-    missing = [key for key in space if key not in values]
+    """Return the value of every key that is tuned or searched. Raises UserError where one is missing."""
+    keys = list(plan.question.get("tune") or {})
+    if plan.question.get("search"):
+        keys += space_of(plan.search, arm)
+    missing = [key for key in keys if key not in values]
     if missing:
         raise UserError(f"--one: give a value for {' and '.join(missing)}, which {plan.name} tunes or searches")
-    return {key: read_option(key, values[key], config_value) for key in space}
+    return {key: read_option(key, values[key], config_value) for key in keys}
 
 
 def _seed(plan: SweepPlan, values: dict[str, str]) -> int:
@@ -116,17 +118,23 @@ def _seed(plan: SweepPlan, values: dict[str, str]) -> int:
 
 
 def _config(plan: SweepPlan, arm: str, setting: Setting, seed: int) -> tuple[Node, dict[str, str | None]]:
-    """The cell's complete config and choices. Raises UserError where it was refused or is not in the plan."""
+    """Return the cell's complete config and choices. Raises UserError where it was refused or is not in the plan."""
+    config: Node = {}
+    choices: dict[str, str | None] = {}
     if plan.question.get("search"):
         template = arm_template(plan, arm, CellComposer(plan.facts.get("config_dirs") or (), outputs=plan.outputs))
-        config, choices, problems = template.config(setting, seed) if template else ({}, {}, _reasons(plan, arm, {}))
+        if template:
+            config, choices, problems = template.config(setting, seed)
+        else:
+            problems = _reasons(plan, arm, {})
     else:
-        own = (variant for variant in plan.variants.values() if variant.arm == arm)
-        variant = next((each for each in own if each.setting == setting), None)
-        problems = [] if variant else _reasons(plan, arm, setting)
-        config = dict(variant.config) | {"seed": seed, "outputs": plan.outputs} if variant else {}
-        config = with_split(config, seed) if config and plan.question.get("resplit") else config
-        choices = dict(variant.choices) if variant else {}
+        variants = [variant for variant in plan.variants.values() if variant.arm == arm and variant.setting == setting]
+        problems = [] if variants else _reasons(plan, arm, setting)
+        for variant in variants[:1]:
+            config = dict(variant.config) | {"seed": seed, "outputs": plan.outputs}
+            if plan.question.get("resplit"):
+                config = with_split(config, seed)
+            choices = dict(variant.choices)
     if problems:
         text = "".join(f" {key}={value}" for key, value in setting.items())
         raise UserError("\n  - ".join([f"{plan.name} arm={arm}{text} cannot run", *problems]))
@@ -134,10 +142,15 @@ def _config(plan: SweepPlan, arm: str, setting: Setting, seed: int) -> tuple[Nod
 
 
 def _reasons(plan: SweepPlan, arm: str, setting: Setting) -> list[str]:
-    refused = (each for each in plan.refused if each.arm == arm and each.setting in ({}, setting))
-    reasons = [reason for each in refused for reason in each.reasons]
+    """Return why an arm has no variant of a setting."""
+    reasons: list[str] = []
+    for refused in plan.refused:
+        if refused.arm == arm and refused.setting in ({}, setting):
+            reasons += refused.reasons
+    if reasons:
+        return reasons
     settings = [str(variant.setting) for variant in plan.variants.values() if variant.arm == arm]
-    return reasons or [f"{setting} is not a setting of the file; its settings: {', '.join(settings)}"]
+    return [f"{setting} is not a setting of the file; its settings: {', '.join(settings)}"]
 
 
 def _replay_for_agent(folder: RunFolder) -> None:

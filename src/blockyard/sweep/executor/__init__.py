@@ -1,4 +1,4 @@
-"""Executors: where the cells of a sweep run, as local worker processes, Ray tasks or SLURM jobs.
+"""Executors run the cells of a sweep as local worker processes, Ray tasks or SLURM jobs.
 
 An executor is not part of a run's config: `blockyard sweep FILE executor=slurm executor.partition=gpu`
 chooses it, `blockyard list executor` lists them, and `blockyard train` refuses the key.
@@ -10,7 +10,7 @@ from typing import Any
 
 from blockyard.config.choices import catalog
 from blockyard.config.untrusted.targets import locate
-from blockyard.errors import UserError, near, quoted
+from blockyard.errors import UserError, did_you_mean, quoted
 from blockyard.sweep.executor.base import Executor
 
 FAMILY = "executor"
@@ -27,9 +27,7 @@ def build(name: str, overrides: dict[str, Any], workers: int | None = None) -> E
 
     names = catalog.choices(FAMILY)
     if name not in names:
-        raise UserError(
-            f"executor={name}: unknown executor{_did_you_mean(name, names)} (executors: {', '.join(names)})"
-        )
+        raise UserError(f"executor={name}: unknown executor{did_you_mean(name, names)} (executors: {', '.join(names)})")
     node = catalog.content(names[name].path)
     target = locate(node["_target_"])
     options = options_of(target)
@@ -43,11 +41,12 @@ def build(name: str, overrides: dict[str, Any], workers: int | None = None) -> E
     problems = []
     for key, value in overrides.items():
         if key not in options:
-            hint = _did_you_mean(key, options) or f"; it has {', '.join(options)}"
+            hint = did_you_mean(key, options) or f"; it has {', '.join(options)}"
             problems.append(f"executor.{key}: executor={name} has no such option{hint}")
         values[key] = value
     for key, option in options.items():
-        if key in values and (problem := option.problem(values[key])):
+        problem = option.problem(values[key]) if key in values else None
+        if problem:
             problems.append(f"executor.{key}: invalid value {quoted(values[key])}: {problem}")
     if problems:
         raise UserError("\n  - ".join(problems))
@@ -57,8 +56,3 @@ def build(name: str, overrides: dict[str, Any], workers: int | None = None) -> E
         raise
     except ValueError as error:
         raise UserError(str(error)) from error
-
-
-def _did_you_mean(name: str, candidates: Any) -> str:
-    nearest = near(name, candidates)
-    return f"; did you mean {nearest[0]}?" if nearest else ""

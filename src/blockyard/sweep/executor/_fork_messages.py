@@ -1,4 +1,4 @@
-"""What the planner and its fork server send each other."""
+"""The messages between the planner and its fork server."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 class Request:
     """A request of the planner: start a cell in this environment, or send a signal to one.
 
-    number: the planner's number of the cell, which `CellEnded` repeats
-    others: more cells by number, which the same process runs together with the first; a signal reaches all of them
+    number: the planner's number of the cell, repeated in `CellEnded`
+    others: more cells by number for the same process, which runs them together; a signal reaches all of them
     alone: why there are no others, where there could be
     command: instead of a task, a function that returns an exit code. It runs like a process that the planner itself
         had started: with its streams, and in its process group, so that Ctrl-C and Ctrl-Z reach it from the terminal
@@ -30,14 +30,18 @@ class Request:
 
 @dataclass(frozen=True)
 class CellStarted:
-    """The process of a cell was forked, which waits for the server's imports at first."""
+    """The process of a cell was forked. The first fork waits for the server's imports."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class CellEnded:
-    """How a cell's process ended: its outcome, if it sent one, and its exit code (negative: killed by that signal)."""
+    """The process of a cell ended.
+
+    code: its exit code (negative: killed by that signal)
+    outcome: None if it sent none
+    """
 
     number: int
     code: int

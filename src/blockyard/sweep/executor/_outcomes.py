@@ -1,4 +1,4 @@
-"""Outcomes of cells whose process died without reporting one; the run's status records them too."""
+"""Outcomes of cells after a process died without a report. The run's status records them too."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ from blockyard.engine.faults.interrupts import CODES
 from blockyard.sweep.cell.execute import is_done, record_failure, record_lost
 from blockyard.sweep.cells import Outcome, Task
 
-LOST = CODES[signal.SIGTERM]  # of a cell that a scheduler lost: like one that was told to stop, it can be resumed
+LOST = CODES[signal.SIGTERM]  # of a cell that a scheduler lost: it can be resumed, like a cell that was told to stop
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGTRAP}
 
 
 def outcome_of_exit(task: Task, code: int) -> Outcome:
-    """The outcome of a process that ended with this exit code (negative: killed by that signal) and sent no outcome.
+    """Return the outcome of a process that ended with this exit code (negative: killed by that signal) and sent none.
 
     A killed run is interrupted, and the same command resumes it. A crash would happen again, so the run has failed.
     """
     if code >= 0:
         return lost_outcome(task, code or 1, f"the process ended with exit code {code} and no outcome", failed=True)
-    reason = f"killed by {signal.Signals(-code).name}" + (" (out of memory?)" if -code == signal.SIGKILL else "")
-    return lost_outcome(task, code, reason, failed=-code in _CRASHES)
+    signum = signal.Signals(-code)
+    reason = f"killed by {signum.name}"
+    if signum == signal.SIGKILL:
+        reason += " (out of memory?)"
+    return lost_outcome(task, code, reason, failed=signum in _CRASHES)
 
 
 def lost_outcome(task: Task, code: int, reason: str, *, failed: bool) -> Outcome:
-    """The outcome of a lost cell, after writing the reason to the run's status."""
+    """Write the reason to the run's status, and return the outcome of the lost cell."""
     record_lost(task, reason, failed=failed)
     if is_done(task):  # its process died later, while it computed baselines
         return Outcome(task.key, 0)
@@ -32,7 +35,7 @@ def lost_outcome(task: Task, code: int, reason: str, *, failed: bool) -> Outcome
 
 
 def outcome_of_timeout(task: Task, minutes: float, *, killed: bool) -> Outcome:
-    """The outcome of a cell that was stopped after so many minutes, which has failed.
+    """Mark a cell as failed that was stopped at its time limit of so many minutes, and return its outcome.
 
     killed: whether it had to be killed, because it did not save
     """

@@ -1,4 +1,4 @@
-"""The planner's end of the fork server: starts it, sends it requests, and reads how cells ended."""
+"""The planner's end of the fork server: starts it, sends it requests, and reads the ends of cells."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ServerProcess:
 
     threads: CPU threads of each cell; None leaves them to each cell, and the server in this process's session, with
         its streams: for commands that run as if this process had started them
-    modules: what the server imports besides what every cell needs
+    modules: more modules for the server to import
     """
 
     def __init__(self, threads: int | None, modules: Sequence[str] = ()) -> None:
@@ -48,9 +48,11 @@ class ServerProcess:
         if self.threads is not None:
             environment["OMP_NUM_THREADS"] = str(self.threads)
             environment.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads would start at import
+        # OpenMP's threads spin while they wait, which slows the other cells on the same cores, see `cli`.
         environment.setdefault("GOMP_SPINCOUNT", "1000")
         # The driver must not be initialised before a fork; counting GPUs through NVML does not touch it.
         environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+        # With -P the working folder, which may hold any module, is not on the path while Python starts.
         return subprocess.Popen(
             [sys.executable, "-P", "-c", _MAIN.format(path=sys.path), str(handle), *self.modules],
             stdin=None if self.threads is None else subprocess.DEVNULL,
@@ -69,18 +71,20 @@ class ServerProcess:
             raise ServerLostError from error
 
     def receive(self, seconds: float) -> list[CellStarted | CellEnded]:
-        """The cells that started or ended; waits at most `seconds` for the first. Raises ServerLostError."""
+        """Return the cells that started or ended. Wait at most `seconds` for the first. Raises ServerLostError."""
         news: list[CellStarted | CellEnded] = []
         try:
-            while self.socket is not None and self.socket.poll(0.0 if news else seconds):
+            timeout = seconds
+            while self.socket is not None and self.socket.poll(timeout):
                 news.append(self.socket.recv())
+                timeout = 0.0  # after the first message only the ones that are there already
         except (EOFError, ConnectionError) as error:
             if not news:  # else the next call raises
                 raise ServerLostError from error
         return news
 
     def close(self, *, idle: bool) -> None:
-        """End the server and wait for it. idle: whether no cell runs, which it would stop first."""
+        """End the server and wait for it. idle: no cell runs, so that the server need not wait for any to save"""
         if self.socket is not None:
             self.socket.close()
             self.socket = None

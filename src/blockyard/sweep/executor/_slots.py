@@ -9,17 +9,18 @@ from blockyard.config.tree import Node
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs of this machine by the names that CUDA_VISIBLE_DEVICES takes."""
+    """Return the GPUs of this machine by their names in CUDA_VISIBLE_DEVICES."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return [name.strip() for name in visible.split(",") if name.strip() and name.strip() != "-1"]
+        names = map(str.strip, visible.split(","))
+        return [name for name in names if name not in ("", "-1")]
     import torch
 
     return [str(number) for number in range(torch.cuda.device_count())]
 
 
 def requested_devices(config: Node) -> tuple[int, bool]:
-    """How many devices a cell uses, and whether they may be GPUs."""
+    """Return how many devices a cell uses, and whether they may be GPUs."""
     trainer = config.get("trainer") or {}
     return int(trainer.get("devices", 1)), trainer.get("accelerator", "auto") != "cpu"
 
@@ -29,7 +30,10 @@ class DeviceSlots:
     """A fixed number of worker slots, and a fixed number of cells on each GPU.
 
     workers: processes in parallel; a cell of several devices takes one slot for each
-    gpus: names of the GPUs; per_gpu: cells that share one GPU
+    gpus: names of the GPUs
+    per_gpu: cells that share one GPU
+    used: slots in use
+    load: cells on each GPU
     """
 
     workers: int
@@ -39,7 +43,7 @@ class DeviceSlots:
     load: dict[str, int] = field(default_factory=dict)
 
     def problem(self, config: Node) -> str | None:
-        """Why a cell can never run here, or None."""
+        """Return why a cell can never run here, or None."""
         devices, gpu = requested_devices(config)
         trainer = config.get("trainer") or {}
         if int(trainer.get("num_nodes", 1)) > 1:
@@ -51,7 +55,7 @@ class DeviceSlots:
         return None
 
     def acquire(self, config: Node) -> tuple[int, list[str]] | None:
-        """Slots and GPUs for a cell, or None while too few are free.
+        """Take slots and GPUs for a cell and return them, or None while too few are free.
 
         A cell that needs more slots than there are waits until all are free.
         """
@@ -61,8 +65,9 @@ class DeviceSlots:
             return None
         chosen: list[str] = []
         if gpu and self.gpus:
-            by_load = sorted((self.load.get(name, 0), index) for index, name in enumerate(self.gpus))
-            chosen = [self.gpus[index] for load, index in by_load if load < self.per_gpu][:devices]
+            free = [name for name in self.gpus if self.load.get(name, 0) < self.per_gpu]
+            free.sort(key=lambda name: self.load.get(name, 0))  # a stable sort: equal ones in their order
+            chosen = free[:devices]
             if len(chosen) < devices:
                 return None
         self.used += slots
@@ -71,7 +76,7 @@ class DeviceSlots:
         return slots, chosen
 
     def release(self, acquired: tuple[int, list[str]]) -> None:
-        """Return what `acquire` gave."""
+        """Release the slots and GPUs of `acquire`."""
         slots, chosen = acquired
         self.used -= slots
         for name in chosen:

@@ -1,4 +1,4 @@
-"""Options of submitit and sbatch, and what they refuse."""
+"""Options of submitit and sbatch, and the errors by which they refuse jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from blockyard.errors import UserError
 
 
 def import_submitit() -> Any:
-    """The module. Raises UserError where it is not installed."""
+    """Return the module. Raises UserError where it is not installed."""
     try:
         import submitit
     except ImportError as error:
@@ -23,7 +23,7 @@ def import_submitit() -> Any:
 def job_parameters(
     cluster: str, timeout_min: int, mem_gb: float | None, signal_delay_s: int, options: dict[str, Any]
 ) -> dict[str, Any]:
-    """The parameters of submitit's executor that are set. options: further ones of SLURM alone."""
+    """Return the parameters for submitit's executor. options: more parameters, of SLURM alone"""
     if timeout_min * 60 <= signal_delay_s:
         raise ValueError(
             f"executor.signal_delay_s={signal_delay_s} must be shorter than executor.timeout_min={timeout_min}"
@@ -36,23 +36,25 @@ def job_parameters(
 
 
 def no_gpu(partition: str | None) -> str:
-    """Why a cell on a GPU is refused."""
+    """Return why a cell on a GPU is refused."""
     where = f"partition {partition}" if partition else "the default partition"
     return f"trainer.accelerator=gpu: {where} of SLURM has no GPU; use executor.partition=NAME, or trainer=cpu"
 
 
 def sbatch_options(texts: Sequence[str]) -> dict[str, Any]:
-    """sbatch options, each written `key=value` or as a bare flag; jobs may be requeued unless they say otherwise."""
+    """Return sbatch options, each written `key=value` or as a bare flag. Jobs may be requeued unless they forbid it."""
     options: dict[str, Any] = {}
     for text in texts:
         key, sign, value = text.removeprefix("--").partition("=")
         options[key] = value if sign else True
-    return options if "no-requeue" in options else {"requeue": True} | options
+    if "no-requeue" not in options:
+        options.setdefault("requeue", True)
+    return options
 
 
 @contextlib.contextmanager
 def submitit_errors(key: str) -> Iterator[None]:
-    """Raise UserError for what submitit or sbatch refuses.
+    """Raise UserError for an error of submitit or sbatch inside the block.
 
     key: the config key that the message names
     """
@@ -61,5 +63,7 @@ def submitit_errors(key: str) -> Iterator[None]:
     except UserError:
         raise
     except (RuntimeError, ValueError, OSError) as error:
+        text = " ".join(str(error).split())[:300]
+        # submitit looks for srun to see whether there is a SLURM.
         hint = "; executor.cluster=local runs the same jobs on this machine" if "srun" in str(error) else ""
-        raise UserError(f"{key}: submitit refused the jobs: {' '.join(str(error).split())[:300]}{hint}") from error
+        raise UserError(f"{key}: submitit refused the jobs: {text}{hint}") from error

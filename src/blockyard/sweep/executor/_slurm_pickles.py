@@ -1,7 +1,7 @@
 """Reads the pickles of submitit's jobs as plain data: a sweep's folder may come from a stranger.
 
-A pickle can name any function, which is called as it is read. Only the classes that a job of ours consists of are
-looked up; anything else is refused.
+A pickle can name any function, which is called as the pickle is read. Only the classes of this package's jobs are
+looked up. Any other name is refused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from blockyard.atomic_files import read_bytes
 
-_MOST_BYTES = 100_000_000
+_MAX_BYTES = 100_000_000
 _CLASSES = frozenset(
     {
         ("blockyard.sweep.cells", "Outcome"),
@@ -25,12 +25,12 @@ _CLASSES = frozenset(
 
 
 def read_pickle(path: Path) -> Any:
-    """Return what a job has left. Raises OSError where it cannot be read, pickle.UnpicklingError for anything else."""
+    """Return the content of a job's pickle. Raises OSError, or pickle.UnpicklingError for any other fault."""
     try:
-        return _Plain(io.BytesIO(read_bytes(path, _MOST_BYTES))).load()
+        return _Plain(io.BytesIO(read_bytes(path, _MAX_BYTES))).load()
     except OSError:
         raise
-    except Exception as error:  # a damaged pickle raises whatever its bytes lead to
+    except Exception as error:  # a damaged pickle can raise any exception
         raise pickle.UnpicklingError(f"{path} cannot be read: {error or type(error).__name__}") from error
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from blockyard.atomic_files import read_json, shared_reason, write_json
 from blockyard.engine.faults.interrupts import CODES
-from blockyard.errors import UserError
+from blockyard.errors import UserError, first_line
 from blockyard.runs.lock import exclusive
 from blockyard.sweep.cells import JOB_FILES, Outcome, Task
 from blockyard.sweep.executor._outcomes import lost_outcome
@@ -34,14 +34,21 @@ log = logging.getLogger("blockyard")
 
 JOBS = "jobs.json"  # run -> job id, for the next planner
 _ARRAY = 1000  # jobs in one array; SLURM's own limit is 1001 unless configured otherwise
+# sbatch's options and variables by which jobs go to clusters that sinfo does not list.
+_ELSEWHERE = ("clusters", "M", "cluster-constraint", "remote")
+_ELSEWHERE_VARIABLES = ("SBATCH_CLUSTERS", "SBATCH_CLUSTER_CONSTRAINT")
 
 
 class Submitter:
     """Submits tasks to a cluster, as one array for each shape of job.
 
-    parameters: of submitit's executor; cpus: for each process; gpus: of a node, None for what the cell requests
-    requeues: how often a job that was cut off goes back into the queue; local_threads: of a job without SLURM
-    gpus_available: whether the cluster's nodes have GPUs; home: the sweep's folder
+    parameters: of submitit's executor
+    cpus: for each process
+    gpus: of a node; None for the number that the cell requests
+    requeues: how often a job that was cut off goes back into the queue
+    local_threads: of a job without SLURM
+    gpus_available: whether the cluster's nodes have GPUs
+    home: the sweep's folder
     """
 
     def __init__(
@@ -59,7 +66,7 @@ class Submitter:
         self._submitit = submitit
         self._cluster = cluster
         self._folder = folder
-        self._jobs: Path | None = None  # inside that folder, of jobs without SLURM
+        self._jobs: Path | None = None  # inside that folder, for jobs without SLURM
         self._parameters = parameters
         self._cpus = cpus
         self._requeues = requeues
@@ -67,7 +74,7 @@ class Submitter:
         self.gpus = gpus
         self.gpus_available = True
         self.home: Path | None = None
-        self._found: dict[str, str] = {}  # run -> id of a job that is in the queue
+        self._job_of_run: dict[str, str] = {}  # of an earlier planner, in the queue
 
     @property
     def folder(self) -> Path:
@@ -75,8 +82,8 @@ class Submitter:
         return self._jobs or self._folder or (self.home or Path("outputs/sweeps")).absolute() / JOB_FILES
 
     def executor(self) -> Any:
-        """submitit's executor. Raises RuntimeError where the cluster does not exist."""
-        # Until submitit handles the signal, it must not end the process.
+        """Return submitit's executor. Raises RuntimeError where the cluster does not exist."""
+        # The shell ignores the signal, so that it does not end the process before submitit has set its handler.
         ignoring = f'trap "" {preempt_signal().name.removeprefix("SIG")}; exec "$0" "$@"'
         return self._submitit.AutoExecutor(
             folder=self.folder,
@@ -91,10 +98,14 @@ class Submitter:
 
         Raises UserError where the cluster or its partition does not exist, or others may write to the folder.
         """
-        _check_own(self.folder)
+        # Of the sweep's folder: its `submitit`, itself, and the folder of all sweeps.
+        for path in (self.folder, *self.folder.parents[:2]):
+            reason = shared_reason(path) if os.path.lexists(path) else None
+            if reason:  # another user could replace the files of a job, which the job runs as this user
+                raise UserError(f"{path}: {reason}, and jobs run what lies in {self.folder}; use a folder of your own")
         if self._cluster != "slurm":
-            # Ids are those of processes, which begin anew in each container, and results are pickles that submitit
-            # reads: those of other commands, or of a stranger, must not lie there.
+            # A job's id is that of its process, which repeats in each container, and its result is a pickle that
+            # submitit reads: results of other commands, or of a stranger, must not lie in the folder.
             self._jobs = None
             self.folder.mkdir(parents=True, exist_ok=True)
             self._jobs = Path(tempfile.mkdtemp(prefix="jobs-", dir=self.folder))
@@ -104,22 +115,22 @@ class Submitter:
             self.look(queue)
             if self.gpus is None or partition:
                 partitions = read_partitions(self._parameters["slurm_additional_parameters"])
-                if partitions is not None:  # where nobody knows, sbatch decides
+                if partitions is not None:  # else sbatch decides
                     partitions.check(partition)
                     self.gpus_available = self.gpus is not None or partitions.have_gpus(partition)
 
     def look(self, queue: Queue) -> None:
         """Find the jobs in the queue that an earlier planner of this sweep has submitted, recorded or not."""
-        ours = str(self.folder) + os.sep
-        # Ids of jobs begin anew with a new cluster: the script tells which are ours.
-        live = {job for job, each in queue.live().items() if each.script.startswith(ours)}
-        recorded = {job: run for run, job in self._recorded().items()}
-        for job in live - recorded.keys():
+        # Ids of jobs begin anew with a new cluster, so the path of the script identifies the jobs of this sweep.
+        own_scripts = str(self.folder) + os.sep
+        live = {job for job, queued in queue.live().items() if queued.script.startswith(own_scripts)}
+        run_by_job = {job: run for run, job in self._recorded().items()}
+        for job in live - run_by_job.keys():  # a planner that was killed between the submission and the record
             with contextlib.suppress(OSError, pickle.UnpicklingError, AttributeError, IndexError):
-                recorded[job] = str(read_pickle(self.folder / f"{job}_submitted.pkl").args[0].key)
-        self._found = {recorded[job]: job for job in live if job in recorded}
-        if self._found:
-            log.warning("jobs of an earlier command that are in SLURM's queue and go on: %d", len(self._found))
+                run_by_job[job] = str(read_pickle(self.folder / f"{job}_submitted.pkl").args[0].key)
+        self._job_of_run = {run_by_job[job]: job for job in live if job in run_by_job}
+        if self._job_of_run:
+            log.warning("jobs of an earlier command that are in SLURM's queue and go on: %d", len(self._job_of_run))
 
     def submit(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Any]]:
         """Submit tasks and yield each with its job. Raises UserError where sbatch refuses them."""
@@ -130,19 +141,16 @@ class Submitter:
             devices = 1 if nodes > 1 else requested_devices(group[0].config)[0]
             with submitit_errors("executor"):
                 executor = self.executor()
+                parameters = self._parameters | {"gpus_per_node": gpus} if gpus else self._parameters
                 executor.update_parameters(
-                    nodes=nodes,
-                    tasks_per_node=processes,
-                    cpus_per_task=self._cpus * devices,
-                    **({"gpus_per_node": gpus} if gpus else {}),
-                    **self._parameters,
+                    nodes=nodes, tasks_per_node=processes, cpus_per_task=self._cpus * devices, **parameters
                 )
                 for start in range(0, len(group), _ARRAY):
                     yield from self._submit_array(executor, group[start : start + _ARRAY])
 
     def find(self, task: Task) -> Any:
-        """The job that an earlier planner left in the queue for a task, or None."""
-        job_id = self._found.pop(task.key, None)
+        """Return the job that an earlier planner left in the queue for a task, or None."""
+        job_id = self._job_of_run.pop(task.key, None)
         if job_id is None:
             return None
         nodes, processes, _ = self._shape(task)
@@ -151,54 +159,50 @@ class Submitter:
     def _submit_array(self, executor: Any, tasks: Sequence[Task]) -> list[tuple[Task, Any]]:
         jobs = list(zip(tasks, executor.map_array(CellJob(self._threads), tasks), strict=True))
         if self._cluster == "slurm":
-            with exclusive(self.home or self.folder):  # of two planners the second keeps what the first has written
-                write_json(self.folder / JOBS, self._recorded() | {task.key: job.job_id for task, job in jobs})
+            with exclusive(self.home or self.folder):  # another planner may have written since
+                record = self._recorded() | {task.key: job.job_id for task, job in jobs}
+                write_json(self.folder / JOBS, record)
         return jobs
 
     def _shape(self, task: Task) -> tuple[int, int, int]:
-        """Nodes, processes that SLURM starts on each, and GPUs of each."""
+        """Return the nodes of a job, the processes that SLURM starts on each, and the GPUs of each."""
         devices, gpu = requested_devices(task.config)
         nodes = int((task.config.get("trainer") or {}).get("num_nodes", 1))
         gpus = self.gpus
         if gpus is None:
             gpus = devices if gpu and self._cluster == "slurm" and self.gpus_available else 0
-        return nodes, devices if nodes > 1 else 1, gpus
+        # On one node Lightning starts the processes of the other devices itself.
+        processes = devices if nodes > 1 else 1
+        return nodes, processes, gpus
 
     def _recorded(self) -> dict[str, str]:
-        """The job id of every run that was submitted before."""
+        """Return the job id of every run that was submitted before."""
         try:
             return dict(read_json(self.folder / JOBS))
         except (OSError, ValueError, TypeError):
             return {}
 
 
-def _check_own(folder: Path) -> None:
-    """Raise UserError where another user could replace the files of a job, which the job runs as this user."""
-    for path in (folder, *folder.parents[:2]):  # of the sweep's folder, the sweep's own and that of its files
-        if os.path.lexists(path) and (reason := shared_reason(path)):
-            raise UserError(f"{path}: {reason}, and jobs run what lies in {folder}; use a folder of your own")
-
-
-# The jobs of submitit that run on this machine, without SLURM.
-
-
 def ended_without_slurm(
     submitit: Any, running: Mapping[str, tuple[Task, Any]], *, in_process: bool
 ) -> Iterator[Outcome]:
-    """Yield the outcomes of the jobs that have ended; `in_process`: run the first one here."""
+    """Yield the outcomes of the jobs on this machine that have ended. in_process: run the first one here"""
     for task, job in list(running.values()):
         if in_process:
-            # Not `job.results()`, which opens log files that it does not close, and pdb after an error.
+            # Not `job.results()`: it opens log files and does not close them, and starts pdb after an error.
             outcome = job.submission().result()
             yield outcome
-            _repeat_signal(outcome)
+            # The signal that stopped the cell was meant for the planner, whose process this is.
+            for signum, code in CODES.items():
+                if outcome.code == code:
+                    signal.raise_signal(signum)
             return
         if job.done():
             yield _outcome(submitit, task, job)
 
 
 def _outcome(submitit: Any, task: Task, job: Any) -> Outcome:
-    """The outcome of a job that has ended."""
+    """Return the outcome of a job that has ended."""
     errors = submitit.core.utils
     try:
         outcome: Outcome = job.results()[0]
@@ -206,24 +210,14 @@ def _outcome(submitit: Any, task: Task, job: Any) -> Outcome:
             return outcome
         return lost_outcome(task, 1, f"job {job.job_id} reported on {outcome.key}", failed=False)
     except (errors.UncompletedJobError, errors.FailedJobError, OSError, EOFError) as error:
-        message = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        message = first_line(error)[:200]
         reason = f"job {job.job_id} ended as {job.state}: {message}; see {job.paths.stderr}"
         return lost_outcome(task, 1, reason, failed=False)
 
 
-def _repeat_signal(outcome: Outcome) -> None:
-    """Send this process the signal that stopped a cell in it: it was meant for the planner."""
-    for signum, code in CODES.items():
-        if outcome.code == code:
-            signal.raise_signal(signum)
-
-
 def terminate(jobs: Sequence[Any], patience: float) -> None:
-    """Send SIGTERM to jobs and wait for them; submitit's own cancel leaves a second to save.
-
-    patience: seconds to wait
-    """
-    for job in jobs:
+    """Send SIGTERM to jobs on this machine and wait for them. patience: seconds to wait"""
+    for job in jobs:  # not `job.cancel()`, after which submitit kills the process within a second
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(job.job_id), signal.SIGTERM)
     deadline = time.monotonic() + patience
@@ -231,35 +225,36 @@ def terminate(jobs: Sequence[Any], patience: float) -> None:
         time.sleep(0.1)
 
 
-# sbatch's options and variables by which jobs go to clusters that sinfo does not list.
-_ELSEWHERE = ("clusters", "M", "cluster-constraint", "remote")
-_ELSEWHERE_VARIABLES = ("SBATCH_CLUSTERS", "SBATCH_CLUSTER_CONSTRAINT")
-
-
 @dataclass(frozen=True)
 class Partitions:
-    """gpus: whether each partition lists GPUs among its generic resources, by name; default: the cluster's default."""
+    """The partitions of a cluster.
+
+    gpus: by name, whether a partition lists GPUs among its generic resources
+    default: the cluster's default
+    """
 
     gpus: dict[str, bool]
     default: str | None = None
 
     def check(self, chosen: str | None) -> None:
-        """Raise UserError where a partition does not exist. chosen: one name or several with commas; None: default"""
+        """Raise UserError where a partition does not exist. chosen: names with commas between; None: the default"""
         unknown = [name for name in _names(chosen) if name not in self.gpus]
         if unknown:
             listed = ", ".join(sorted(self.gpus))
             raise UserError(f"executor.partition: SLURM has no partition {', '.join(unknown)}; it has {listed}")
 
     def have_gpus(self, chosen: str | None) -> bool:
-        """Whether one of the chosen partitions has GPUs; of a cluster without a default, any."""
-        names = _names(chosen) or ([self.default] if self.default else list(self.gpus))
+        """Return whether one of the chosen partitions has GPUs; without a choice or a default, any partition."""
+        names = _names(chosen)
+        if not names:
+            names = [self.default] if self.default else list(self.gpus)
         return any(self.gpus.get(name, False) for name in names)
 
 
 def read_partitions(sbatch: Mapping[str, Any]) -> Partitions | None:
-    """All partitions, hidden ones too; None where `sinfo` does not answer or jobs go to another cluster.
+    """Return all partitions, hidden ones too; None where `sinfo` does not answer or jobs go to another cluster.
 
-    sbatch: further options of sbatch
+    sbatch: more options of sbatch
     """
     if any(name in sbatch for name in _ELSEWHERE) or any(map(os.environ.get, _ELSEWHERE_VARIABLES)):
         return None
@@ -270,11 +265,12 @@ def read_partitions(sbatch: Mapping[str, Any]) -> Partitions | None:
         name, bar, resources = line.strip().partition("|")
         if not bar:
             continue
-        default = name.rstrip("*") if name.endswith("*") else default
-        name = name.rstrip("*")
+        if name.endswith("*"):  # sinfo's mark of the default
+            name = name.rstrip("*")
+            default = name
+        has_gpus = any(part.strip().partition(":")[0] == "gpu" for part in resources.split(","))
         # A partition has a line for each kind of its nodes.
-        has = any(part.strip().partition(":")[0] == "gpu" for part in resources.split(","))
-        gpus[name] = gpus.get(name, False) or has
+        gpus[name] = gpus.get(name, False) or has_gpus
     return Partitions(gpus, default) if gpus else None
 
 

@@ -10,7 +10,7 @@ from blockyard.sweep.cells import Outcome, Task
 
 
 class Executor(ABC):
-    """Runs tasks. A context manager that can be entered again; leaving it stops running cells, which save first.
+    """Runs tasks. A context manager that can be entered again. When it is left, running cells save and stop.
 
     home: the sweep's folder, for the executor's own files; the caller sets it before entering
     """
@@ -27,11 +27,11 @@ class Executor(ABC):
     @property
     @abstractmethod
     def capacity(self) -> int:
-        """How many tasks may be submitted before one of them has ended."""
+        """The number of tasks that may be submitted before one of them has ended."""
 
     @property
     def parallel(self) -> int | None:
-        """How many tasks run at the same time; None where a shared queue decides."""
+        """The number of tasks that run at the same time; None where a shared queue decides."""
         return self.capacity
 
     @property
@@ -44,9 +44,9 @@ class Executor(ABC):
         """Take a task and start it when a slot is free."""
 
     def attach(self, task: Task) -> bool:
-        """Whether a job that an earlier planner started for the task is still there, which this executor now follows.
+        """Follow a job that an earlier planner started for the task. Return whether there is one.
 
-        Only executors whose jobs outlive the planner have such jobs.
+        Only jobs of a scheduler outlive their planner.
         """
         return False
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import signal
 import time
 from collections import deque
@@ -26,23 +27,33 @@ from blockyard.sweep.executor._server_process import ServerLostError, ServerProc
 from blockyard.sweep.executor._slots import DeviceSlots, requested_devices, visible_gpus
 from blockyard.sweep.executor.base import Executor
 
+AUTO = 8  # cells of one process under cells_per_process=auto
 _PATIENCE = 60.0  # seconds that a cell has to save after a stop signal
+_SECOND_PATIENCE = 10.0  # seconds that a cell has to end after a second signal
 _KILL_PATIENCE = 10.0  # seconds that the server has to kill a cell
-
-
-@dataclass
-class _Running:
-    """A cell and the times of its process: when it started, was told to save as its time was over, was killed.
-
-    beside: the numbers of the cells that run in one process, this one's included, until they end
-    """
-
-    task: Task
-    slots: tuple[int, list[str]]
-    beside: set[int]
-    started: float | None = None
-    stopped: float | None = None
-    killed: float | None = None
+# Keys in which cells of one process may differ: first weights, order of data, optimizer, logging. The first step
+# compares each run with a run that is alone, so that a difference in the forward pass is noticed.
+_FREE_KEYS = (
+    *("seed", "optimizer", "schedule", "callbacks", "logger", "name", "tags", "force"),
+    *("data.split_seed", "model.init_std", "model.init_shape", "model.zero_branches", "head.zero"),
+)
+# Options of the trainer -> values with which a run can share its process.
+_SHARED_TRAINER = {
+    "devices": (1,),
+    "num_nodes": (1,),
+    "strategy": ("auto",),
+    "compile": (False,),
+    "checkpoint_blocks": (False,),
+    "num_workers": (0,),
+    "attention": ("auto",),
+    "precision": ("auto", "32", "bf16-mixed"),
+    "profile": (False,),
+}
+_RANDOM_RATES = ("dropout", "drop_path")  # options that are rates of random draws in a forward pass
+# FLOPs of a training step from which sharing saves little or nothing: by docs/performance.md on a CPU, where a step of
+# 6e9 took as long together, and on a GPU by measurements of plain torch, which gained at all sizes up to this one.
+_LARGE_STEP = {"cpu": 1e9, "gpu": 1e10}
+_PASSES = 3  # one forward, and two backward: for activations and for weights
 
 
 class LocalExecutor(Executor):
@@ -69,8 +80,14 @@ class LocalExecutor(Executor):
         threads: Threads | None = None,
         timeout_min: Positive | None = None,
     ) -> None:
-        names = [] if gpus is None else visible_gpus() if gpus == "auto" else _gpu_names(gpus)
+        if gpus is None:
+            names = []
+        elif gpus == "auto":
+            names = visible_gpus()
+        else:
+            names = _gpu_names(gpus)
         self._slots = DeviceSlots(workers or len(names) * cells_per_gpu or cpu_cores(), names, cells_per_gpu)
+        # All cells together have one thread for each core: more threads wait for each other.
         self._threads = threads or exported_threads() or max(1, cpu_cores() // self._slots.workers)
         self._timeout_min = timeout_min
         self._per_process = AUTO if cells_per_process == "auto" else cells_per_process
@@ -88,7 +105,7 @@ class LocalExecutor(Executor):
 
     @property
     def parallel(self) -> int:
-        """Processes in parallel: the seconds of a cell are its share of those of its process."""
+        """Processes in parallel. Cells of one process share its seconds."""
         return self._slots.workers
 
     @property
@@ -101,7 +118,7 @@ class LocalExecutor(Executor):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Tell running cells to save and stop; Ctrl-C meanwhile interrupts their step, a second one kills them."""
+        """Tell running cells to save and stop. Ctrl-C meanwhile interrupts their step, a second one kills them."""
         self._queue.clear()
         patience = _PATIENCE
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
@@ -112,7 +129,7 @@ class LocalExecutor(Executor):
                     self._receive(0.2)
             except KeyboardInterrupt:
                 continue
-            patience = 10.0
+            patience = _SECOND_PATIENCE
         self._server.close(idle=not self._running)
 
     def submit(self, task: Task) -> None:
@@ -122,7 +139,7 @@ class LocalExecutor(Executor):
             self._ended.append(Outcome(task.key, 2, problem))
         else:
             self._queue.append(task)
-            if self._per_process == 1:  # else more may follow that it can run with, until `poll`
+            if self._per_process == 1:  # else it waits until `poll` for others that can share its process
                 self._start()
 
     def poll(self, seconds: float) -> list[Outcome]:
@@ -132,41 +149,45 @@ class LocalExecutor(Executor):
             self._start()
             self._stop_overdue()
             if self._running:
-                self._receive(0.0 if self._ended else max(0.0, deadline - time.monotonic()))
+                left = max(0.0, deadline - time.monotonic())
+                self._receive(0.0 if self._ended else left)
             elif not self._ended:
                 time.sleep(max(0.0, min(0.05, deadline - time.monotonic())))
             if self._ended or time.monotonic() >= deadline:
                 break
-        self._start()
+        self._start()  # in the slots of the cells that have just ended
         ended, self._ended = self._ended, []
         return ended
 
     def _start(self) -> None:
-        # In the order of submission, so that small cells do not keep overtaking one of many devices.
-        while self._queue and (slots := self._slots.acquire(self._queue[0].config)) is not None:
+        # In the order of submission, so that small cells do not keep overtaking a cell of many devices.
+        while self._queue:
+            slots = self._slots.acquire(self._queue[0].config)
+            if slots is None:
+                return
             # Not all into one process while another slot would be left idle.
-            most = min(self._per_process, -(-len(self._queue) // self._slots.workers))
-            chosen, alone = together(self._queue, max(most, min(2, self._per_process)), self._too_large)
-            numbers = {self._number + index: task for index, task in enumerate(chosen, start=1)}
+            share = math.ceil(len(self._queue) / self._slots.workers)
+            most = max(min(self._per_process, share), min(2, self._per_process))
+            chosen, alone = together(self._queue, most, self._too_large)
+            tasks = dict(enumerate(chosen, start=self._number + 1))
             self._number += len(chosen)
-            beside = set(numbers)
-            self._running |= {number: _Running(task, slots, beside) for number, task in numbers.items()}
-            first, *others = numbers
+            in_process = set(tasks)
+            for number, task in tasks.items():
+                self._running[number] = _Running(task, slots, in_process)
+            first = min(tasks)
+            others = {number: task for number, task in tasks.items() if number != first}
             environment = {"CUDA_VISIBLE_DEVICES": ",".join(slots[1])}
-            stacked = {number: numbers[number] for number in others}
-            self._send(
-                Request(first, numbers[first], environment, threads=self._threads, others=stacked, alone=alone),
-            )
+            self._send(Request(first, tasks[first], environment, threads=self._threads, others=others, alone=alone))
 
     def _too_large(self, config: Node) -> str | None:
-        """Why cells of this config are not to share a process, where that is left open."""
+        """Return why cells of this config run alone under cells_per_process=auto, or None."""
         if self._sizes is None:
             return None
         gpu = bool(self._slots.gpus) and requested_devices(config)[1]
         return large_step(config, self._sizes, gpu=gpu)
 
     def _stop_overdue(self) -> None:
-        """Stop cells whose time is over: they save; those that do not are killed, and so is a server that hangs."""
+        """Tell cells past their time limit to save and stop. Kill a cell that does not, and a server that hangs."""
         if self._timeout_min is None:
             return
         now = time.monotonic()
@@ -185,7 +206,7 @@ class LocalExecutor(Executor):
 
     def _signal_all(self, signum: int) -> None:
         for number in list(self._running):
-            if number in self._running:  # none is left where the server has died meanwhile
+            if number in self._running:  # none is left if the server has died meanwhile
                 self._send(Request(number, signum=signum))
 
     def _send(self, request: Request) -> None:
@@ -196,95 +217,83 @@ class LocalExecutor(Executor):
 
     def _receive(self, seconds: float) -> None:
         try:
-            for news in self._server.receive(seconds):
-                if isinstance(news, CellEnded):
-                    self._end(news)
-                elif news.number in self._running:
-                    self._running[news.number].started = time.monotonic()
+            for message in self._server.receive(seconds):
+                if isinstance(message, CellEnded):
+                    self._end(message)
+                elif message.number in self._running:
+                    self._running[message.number].started = time.monotonic()
         except ServerLostError:
             self._lost()
 
     def _end(self, ended: CellEnded) -> None:
         running = self._running.pop(ended.number)
-        running.beside.discard(ended.number)
-        if not running.beside:
+        running.in_process.discard(ended.number)
+        if not running.in_process:
             self._slots.release(running.slots)
         outcome = ended.outcome or outcome_of_exit(running.task, ended.code)
-        self._ended.append(self._overdue(running) or outcome if outcome.code else outcome)
+        if outcome.code:
+            outcome = self._overdue(running) or outcome
+        self._ended.append(outcome)
 
     def _overdue(self, running: _Running) -> Outcome | None:
-        """The outcome of a cell that was stopped because its time was over."""
+        """Return the outcome of a cell that was stopped at its time limit; None for another cell."""
         if running.stopped is None or self._timeout_min is None:
             return None
         return outcome_of_timeout(running.task, self._timeout_min, killed=running.killed is not None)
 
     def _lost(self) -> None:
-        """Report the cells of a dead server, which the kernel has signalled to stop. The next cell starts a server."""
+        """Report the cells of a dead server. The kernel has told them to stop. The next cell starts a new server."""
         self._server.close(idle=False)
         for number, running in self._running.items():
-            running.beside.discard(number)
-            if not running.beside:
+            running.in_process.discard(number)
+            if not running.in_process:
                 self._slots.release(running.slots)
             lost = Outcome(running.task.key, 143, "the fork server was killed")
             self._ended.append(self._overdue(running) or lost)
         self._running.clear()
 
 
+@dataclass
+class _Running:
+    """A cell and the times at which its process started, was told to stop at its time limit, and was killed.
+
+    in_process: the numbers of the running cells of its process, its own included
+    """
+
+    task: Task
+    slots: tuple[int, list[str]]
+    in_process: set[int]
+    started: float | None = None
+    stopped: float | None = None
+    killed: float | None = None
+
+
 def _gpu_names(gpus: list[int]) -> list[str]:
-    """The names of GPUs by their numbers among the visible ones. Raises ValueError for a number that does not exist."""
+    """Return the names of GPUs by their numbers among the visible ones. Raises ValueError for an unknown number."""
     visible = visible_gpus()
     for number in gpus:
         if not 0 <= number < len(visible):
-            there = f"there are {len(visible)}, numbered from 0" if visible else "this machine has none"
-            raise ValueError(f"executor.gpus={gpus}: no GPU {number}; {there}")
+            available = f"there are {len(visible)}, numbered from 0" if visible else "this machine has none"
+            raise ValueError(f"executor.gpus={gpus}: no GPU {number}; {available}")
     return [visible[number] for number in dict.fromkeys(gpus)]
 
 
-# Which cells can share a process, where their weights are stacked and one training step serves all of them.
-
-# What cells of one process may differ in: first weights, order of data, optimizer, what is logged. The first step
-# compares each run with one that is alone, so that a difference in what a forward pass reads is not trained over.
-_FREE = (
-    *("seed", "optimizer", "schedule", "callbacks", "logger", "name", "tags", "force"),
-    *("data.split_seed", "model.init_std", "model.init_shape", "model.zero_branches", "head.zero"),
-)
-# Values of options of the trainer other than which a run needs its process for itself.
-_TRAINER = {
-    "devices": (1,),
-    "num_nodes": (1,),
-    "strategy": ("auto",),
-    "compile": (False,),
-    "checkpoint_blocks": (False,),
-    "num_workers": (0,),
-    "attention": ("auto",),
-    "precision": ("auto", "32", "bf16-mixed"),
-    "profile": (False,),
-}
-_DRAWN = ("dropout", "drop_path")  # options that are rates of what a forward pass draws
-
-AUTO = 8  # cells of one process, where that is left open
-# FLOPs of a training step from which it saves little or nothing: by docs/performance.md on a CPU, where a step of 6e9
-# took as long together, and on a GPU by what plain torch takes, which was faster at all sizes up to that.
-_LARGE_STEP = {"cpu": 1e9, "gpu": 1e10}
-_PASSES = 3  # forward, and backward for activations and for weights
-
-
 def large_step(config: Node, sizes: ModelSizes, *, gpu: bool) -> str | None:
-    """Why the training steps of a run with this config are not worth taking together, or None."""
+    """Return why the training steps of a run with this config are not worth taking together, or None."""
     flops = sizes.measure(config, "flops")
     if flops is None:
         return f"the FLOPs of its model are not known: {sizes.failure(config, 'flops')}"
     step = float(_PASSES * flops * (config.get("data") or {}).get("batch_size", 1))
-    most = _LARGE_STEP["gpu" if gpu else "cpu"]
-    if step <= most:
+    limit = _LARGE_STEP["gpu" if gpu else "cpu"]
+    if step <= limit:
         return None
-    return f"a step of {step:.1e} FLOPs is too large to gain: cells_per_process=auto takes those up to {most:.0e}"
+    return f"a step of {step:.1e} FLOPs is too large to gain: cells_per_process=auto takes those up to {limit:.0e}"
 
 
 def obstacle(config: Node) -> str | None:
-    """Why a run with this config takes no step together with others, or None."""
+    """Return why a run with this config takes no step together with others, or None."""
     trainer = config.get("trainer") or {}
-    for option, values in _TRAINER.items():
+    for option, values in _SHARED_TRAINER.items():
         if option in trainer and str(trainer[option]) not in map(str, values):
             return f"trainer.{option}={trainer[option]} is for a run in a process of its own"
     for key, rate in _rates(config, ()):
@@ -296,40 +305,43 @@ def obstacle(config: Node) -> str | None:
 
 
 def _rates(node: object, path: tuple[str, ...]) -> Iterator[tuple[str, object]]:
-    """The rates in a config, by key."""
+    """Yield the rates of random draws in a config, by key."""
     if isinstance(node, dict):
         for name, value in node.items():
-            if name in _DRAWN:
+            if name in _RANDOM_RATES:
                 yield ".".join((*path, name)), value
             else:
                 yield from _rates(value, (*path, str(name)))
 
 
 def together(
-    queue: deque[Task], most: int, also: Callable[[Node], str | None] = lambda _: None
+    queue: deque[Task], most: int, refusal: Callable[[Node], str | None] = lambda _: None
 ) -> tuple[list[Task], str | None]:
-    """Take the first task of a queue and all that can share its process, `most` tasks in all.
+    """Take the first task of a queue and the others that can share its process, `most` tasks in all.
 
-    Returns them, and why the first one is alone where it is and `most` is greater than one.
-    also: says of a config why it is not to share a process, or None
+    Return them, and the reason if the first one stays alone although `most` is greater than one.
+
+    refusal: returns another reason why a run with a config shares no process, or None
     """
     first = queue.popleft()
     if most == 1:
         return [first], None
-    reason = obstacle(first.config) or also(first.config)
+    reason = obstacle(first.config) or refusal(first.config)
     if reason is not None:
         return [first], reason
     form = _form(first)
-    chosen = [first, *[task for task in queue if _form(task) == form][: most - 1]]
-    for task in chosen[1:]:
+    others = [task for task in queue if _form(task) == form][: most - 1]
+    if not others:
+        return [first], "no other cell of its form was waiting"
+    for task in others:
         queue.remove(task)
-    return chosen, None if len(chosen) > 1 else "no other cell of its form was waiting"
+    return [first, *others], None
 
 
 def _form(task: Task) -> str:
-    """What cells of one process have in common, as text."""
+    """Return the part of a config that all cells of one process share, as text."""
     config = copy.deepcopy(task.config)
-    for key in _FREE:
+    for key in _FREE_KEYS:
         *parents, name = key.split(".")
         node = config
         for parent in parents:

@@ -34,10 +34,11 @@ from blockyard.sweep.executor.base import Executor
 
 log = logging.getLogger("blockyard")
 
-_ANSWERS = 10.0  # seconds in which a cluster accepts a connection
+_CONNECT_TIMEOUT = 10.0  # seconds in which a cluster accepts a connection
 _PATIENCE = 60.0  # seconds that a cell has to save after a stop signal
-_ATTEMPTS = 3  # at a client's server, whose process on a busy head node may die as it is started
-_PAUSE = 2.0  # seconds between them
+_KILL_PATIENCE = 10.0  # seconds that Ray has to kill a cell
+_ATTEMPTS = 3  # to start the server of a client, whose process may die at its start on a busy head node
+_PAUSE = 2.0  # seconds between attempts
 _NO_SERVER = "Starting Ray client server failed"
 
 
@@ -73,7 +74,7 @@ class RayExecutor(Executor):
         self._gpus = gpus
         self._retries = retries
         self._running: dict[Any, Task] = {}
-        self._died: Counter[str] = Counter()  # how often the node or process of a run did
+        self._died: Counter[str] = Counter()  # how often the node or process of a run died
         self._ended: list[Outcome] = []
         self._stopping = False
         self._resources: dict[str, float] = {}
@@ -87,37 +88,41 @@ class RayExecutor(Executor):
     def __enter__(self) -> RayExecutor:
         if not self._started:
             check_answers(self._address)
-            local = {"num_cpus": self.capacity * self._threads} if self._address is None else {}
+            resources = {"num_cpus": self.capacity * self._threads} if self._address is None else {}
             os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")  # the coming default; silences a warning
             logging.getLogger("ray").setLevel(logging.ERROR)
-            # Ray puts the working folder on the path of its workers, before anything of ours runs there: one without
-            # modules. From the real one, cells import what is allowed.
+            # Ray puts the working folder on the path of its workers before code of this package runs there. So it
+            # starts in a folder without modules, and `_cell` enters the real one later.
             with _restored_signals(), contextlib.chdir(sys.prefix):
-                self._join(local)
-            self._started, self._resources = True, self._ray.cluster_resources()
+                self._join(resources)
+            self._started = True
+            self._resources = self._ray.cluster_resources()
         return self
 
     def _join(self, resources: dict[str, int]) -> None:
         """Start Ray here with these resources, or join the cluster. Raises UserError where that is not possible."""
-        refused = getattr(self._ray.exceptions, "AuthenticationError", ConnectionError)  # which early versions lack
-        with tempfile.TemporaryFile("w+", errors="replace") as written:
+        # Early versions of Ray lack this exception.
+        authentication_error = getattr(self._ray.exceptions, "AuthenticationError", ConnectionError)
+        with tempfile.TemporaryFile("w+", errors="replace") as log_file:
             try:
-                with _errors_to(None if self._address is None else written):
+                with _errors_to(None if self._address is None else log_file):
                     self._start(resources)
-            except (refused, ConnectionError, RuntimeError, ValueError) as error:
-                written.seek(0)
-                text = f"{error} {written.read()}"
-                token = type(error).__name__ == "AuthenticationError" or "InvalidAuthToken" in text
-                reason = token_problem() if token else reason_of(error)
-                if not token and "client connection timeout" in text:  # which is all that a client is told
-                    reason += f"; if it asks for a token: {token_problem()}"
+            except (authentication_error, ConnectionError, RuntimeError, ValueError) as error:
+                log_file.seek(0)
+                text = f"{error} {log_file.read()}"
+                if type(error).__name__ == "AuthenticationError" or "InvalidAuthToken" in text:
+                    reason = token_problem()
+                else:
+                    reason = reason_of(error)
+                    if "client connection timeout" in text:  # a client learns no more than this
+                        reason += f"; if it asks for a token: {token_problem()}"
                 raise UserError(f"executor.address={self._address}: {reason}") from error
-            written.seek(0)
-            sys.stderr.write(written.read())
+            log_file.seek(0)
+            sys.stderr.write(log_file.read())
 
     def _start(self, resources: dict[str, int]) -> None:
-        """`ray.init`, again where the cluster's head could not start the server of a client."""
-        for left in reversed(range(_ATTEMPTS)):
+        """Call `ray.init`, again where the cluster's head could not start the server of a client."""
+        for attempts_left in reversed(range(_ATTEMPTS)):
             try:
                 self._ray.init(
                     address=self._address or "local",
@@ -128,7 +133,7 @@ class RayExecutor(Executor):
                     **resources,
                 )
             except ConnectionError as error:
-                if not left or _NO_SERVER not in str(error):
+                if not attempts_left or _NO_SERVER not in str(error):
                     raise
                 time.sleep(_PAUSE)
             else:
@@ -137,7 +142,7 @@ class RayExecutor(Executor):
     def __exit__(self, *error: object) -> None:
         """Tell running cells to save and stop; Ctrl-C kills them."""
         self._stopping = True
-        for force, patience in ((False, _PATIENCE), (True, 10.0)):
+        for force, patience in ((False, _PATIENCE), (True, _KILL_PATIENCE)):
             if not self._running:
                 break
             try:
@@ -156,13 +161,20 @@ class RayExecutor(Executor):
     def submit(self, task: Task) -> None:
         """Take a task; Ray starts it when its CPUs and GPUs are free."""
         devices, gpu = requested_devices(task.config)
-        per_device = self._gpus if self._gpus != "auto" else float(self._resources.get("GPU", 0) > 0)
-        cpus, gpus = devices * self._threads, devices * per_device if gpu else 0
+        cpus = devices * self._threads
+        gpus: float = 0
+        if gpu:
+            gpus_per_device = self._gpus
+            if gpus_per_device == "auto":
+                gpus_per_device = 1 if self._resources.get("GPU", 0) > 0 else 0
+            gpus = devices * gpus_per_device
         for name, amount in (("CPU", cpus), ("GPU", gpus)):
-            if amount > self._resources.get(name, 0):
-                reason = f"this cell needs {amount:g} {name}s; Ray has {self._resources.get(name, 0):g}"
+            available = self._resources.get(name, 0)
+            if amount > available:
+                reason = f"this cell needs {amount:g} {name}s; Ray has {available:g}"
                 self._ended.append(Outcome(task.key, 2, reason))
                 return
+        # Ray does not retry: `_lost` does, and knows how often it has, and whether the sweep is stopping.
         remote = self._ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(_cell)
         self._running[remote.remote(task, self._threads, os.getcwd(), sys.path, package_finder.described())] = task
 
@@ -188,10 +200,13 @@ class RayExecutor(Executor):
                 self._lost(task, error)
 
     def _lost(self, task: Task, error: Exception) -> None:
-        """Start a cell again whose node or process died, and report one that Ray lost otherwise or too often."""
-        errors, text = self._ray.exceptions, " ".join(str(error).split())
+        """Start a cell again after the death of its node or process, else or after too many deaths report it."""
+        errors = self._ray.exceptions
         died = isinstance(error, errors.NodeDiedError | errors.WorkerCrashedError | errors.OutOfMemoryError)
-        reason = f"{type(error).__name__}: {(text.partition('. ')[0] if died else text)[:200]}"
+        text = " ".join(str(error).split())
+        if died:
+            text = text.partition(". ")[0]  # advice follows
+        reason = f"{type(error).__name__}: {text[:200]}"
         if died and not self._stopping and self._died[task.key] < self._retries:
             self._died[task.key] += 1
             log.warning("%s goes on elsewhere: %s", task.key, reason)
@@ -216,31 +231,29 @@ def check_answers(address: str | None) -> None:
     if named is None:
         return
     try:
-        socket.create_connection((named[1].strip("[]"), int(named[2])), timeout=_ANSWERS).close()
+        socket.create_connection((named[1].strip("[]"), int(named[2])), timeout=_CONNECT_TIMEOUT).close()
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"executor.address={address}: no cluster answers there ({reason})") from error
 
 
 def reason_of(error: Exception) -> str:
-    """What Ray says is wrong, in one line. Its client gets the traceback of the server, whose last error is the cause.
-
-    The logs that it names are those of the head node.
-    """
+    """Return the message of an error of Ray in one line."""
+    # Ray's client gets the traceback of the server, whose last error is the cause.
     errors = re.findall(r"^[\w.]*(?:Error|Exception): (.+)$", str(error), re.MULTILINE)
     text = errors[-1] if errors and "Traceback" in str(error) else first_line(error)
     return text.replace("detailed logs.", "details, among Ray's logs on the head node")
 
 
 def token_problem() -> str:
-    """Why a cluster that asks for a token does not let this process in, and where Ray takes the token from."""
+    """Return why a cluster that asks for a token refuses this process, and where Ray looks for the token."""
     sources = "RAY_AUTH_TOKEN, from the file that RAY_AUTH_TOKEN_PATH names, or from ~/.ray/auth_token"
     if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
         return f"the cluster asks for a token; set RAY_AUTH_MODE=token, and Ray takes the token from {sources}"
     if "RAY_AUTH_TOKEN" in os.environ:
         name = "RAY_AUTH_TOKEN"
-    elif path := os.environ.get("RAY_AUTH_TOKEN_PATH"):
-        name = f"the file {path} (RAY_AUTH_TOKEN_PATH)"
+    elif os.environ.get("RAY_AUTH_TOKEN_PATH"):
+        name = f"the file {os.environ['RAY_AUTH_TOKEN_PATH']} (RAY_AUTH_TOKEN_PATH)"
     else:
         name = "the file ~/.ray/auth_token"
     return f"{name} has no token that the cluster takes; Ray takes it from {sources}"
@@ -248,10 +261,8 @@ def token_problem() -> str:
 
 @contextlib.contextmanager
 def _errors_to(file: IO[str] | None) -> Iterator[None]:
-    """Write to a file what this process writes to standard error, Ray's own code included; None changes nothing.
-
-    Ray repeats a warning every second while it cannot join a cluster.
-    """
+    """Send the standard error of this process to a file, Ray's own code included. None changes nothing."""
+    # Ray repeats a warning every second while it cannot join a cluster.
     if file is None:
         yield
         return
@@ -267,7 +278,7 @@ def _errors_to(file: IO[str] | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _restored_signals() -> Iterator[None]:
-    """Restore the signal handlers afterwards: starting Ray replaces that of SIGTERM."""
+    """Restore the signal handlers afterwards: Ray replaces the handler of SIGTERM at its start."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -4,10 +4,13 @@ Source: submitit (github.com/facebookincubator/submitit)
 Reference: submitit.AutoExecutor
 Cost: one job, one start of Python and one import for each cell
 
-A job that is preempted, requeued or runs out of time is told beforehand: it saves, goes back into the
-queue, and resumes with bitwise equal results. One that is cut off all the same is submitted again. A new
-planner finds the jobs that a killed one left in the queue. The executor returns only when its jobs have
+A job gets a signal before it is preempted, requeued or runs out of time: it saves, goes back into the
+queue, and resumes with bitwise equal results. A job that is cut off all the same is submitted again. A new
+planner finds the jobs that a killed planner left in the queue. The executor returns only when its jobs have
 left the queue. No accounting is needed.
+
+submitit writes and submits the scripts, runs the function of a job and requeues it. SLURM's own commands are called
+where submitit's need accounting (states, see `_slurm_queue`), cancel a job at a time, or do not exist (partitions).
 """
 
 from __future__ import annotations
@@ -30,8 +33,8 @@ from blockyard.sweep.executor.base import Executor
 
 log = logging.getLogger("blockyard")
 
-_PATIENCE = 60.0  # seconds in which jobs must end after their result, or after they were cancelled
-_AFTER_CANCEL = 10.0
+_PATIENCE = 60.0  # seconds in which jobs must leave the queue after their result, or after they were cancelled
+_SECOND_PATIENCE = 10.0  # seconds after jobs that did not were cancelled once more
 
 
 class SlurmExecutor(Executor):
@@ -80,17 +83,21 @@ class SlurmExecutor(Executor):
     ) -> None:
         self._submitit = import_submitit()
         self._cluster = cluster
-        self._workers = workers or (None if cluster == "slurm" else 1 if cluster == "debug" else cpu_cores())
+        self._workers: int | None = workers
+        if workers is None and cluster != "slurm":
+            self._workers = 1 if cluster == "debug" else cpu_cores()
         self._cancel = cancel
-        further = sbatch_options(sbatch)
+        additional = sbatch_options(sbatch)
         options: dict[str, Any] = {
             "partition": partition,
             "account": account,
             "qos": qos,
             "constraint": constraint,
             "exclude": exclude,
+            "additional_parameters": additional,
+            "array_parallelism": workers,
+            "setup": list(setup) or None,
         }
-        options |= {"additional_parameters": further, "array_parallelism": workers, "setup": list(setup) or None}
         self._submitter = Submitter(
             self._submitit,
             cluster,
@@ -103,7 +110,7 @@ class SlurmExecutor(Executor):
         )
         self._queue = _slurm_queue.Queue()
         self._follower = JobFollower(self._queue, requeues)
-        self._partition = partition or further.get("partition") or os.environ.get("SBATCH_PARTITION")
+        self._partition = partition or additional.get("partition") or os.environ.get("SBATCH_PARTITION")
         self._new: list[Task] = []
         self._running: dict[str, tuple[Task, Any]] = {}
         self._finished_jobs: set[str] = set()  # with a result, but perhaps still in the queue
@@ -126,9 +133,9 @@ class SlurmExecutor(Executor):
 
     def __exit__(self, *error: object) -> None:
         """Cancel running and pending jobs unless `cancel` is false, and wait until the jobs have left the queue."""
+        jobs = [job for _, job in self._running.values()] if self._cancel else []
         self._new.clear()
-        running, self._running = self._running, {}
-        jobs = [job for _, job in running.values()] if self._cancel else []
+        self._running.clear()
         with contextlib.suppress(KeyboardInterrupt):
             if self._cluster == "slurm":
                 self._leave_queue({str(job.job_id) for job in jobs})
@@ -145,7 +152,7 @@ class SlurmExecutor(Executor):
             self._new.append(task)
 
     def attach(self, task: Task) -> bool:
-        """Whether an earlier planner left a job for this task in the queue, which this planner now follows."""
+        """Follow a job that an earlier planner left in the queue for this task. Return whether there is one."""
         job = self._submitter.find(task)
         if job is None:
             return False
@@ -171,10 +178,9 @@ class SlurmExecutor(Executor):
         ended, self._ended = self._ended, []
         return ended
 
-    # -- jobs -------------------------------------------------------------------------------------------
-
     def _follow(self) -> None:
-        """Collect the jobs of SLURM that have ended; those that were cut off become new tasks."""
+        """Collect the jobs of SLURM that have ended. A job that was cut off becomes a new task."""
+        # One listing for all jobs, since a question for each file is slow on a shared file system.
         files = names_in(self._submitter.folder)
         for task, job in list(self._running.values()):
             state = self._follower.ended(job, files)
@@ -196,8 +202,10 @@ class SlurmExecutor(Executor):
     def _leave_queue(self, running: set[str]) -> None:
         """Cancel running jobs, and wait for them and for finished ones until they have left the queue."""
         _slurm_queue.cancel(running)
-        jobs, self._finished_jobs = self._finished_jobs | running, set()
-        left = self._queue.wait_until_gone(jobs, _PATIENCE)
+        left = self._queue.wait_until_gone(self._finished_jobs | running, _PATIENCE)
+        self._finished_jobs.clear()
         _slurm_queue.cancel(left)
-        if left and (left := self._queue.wait_until_gone(left, _AFTER_CANCEL)):
+        if left:
+            left = self._queue.wait_until_gone(left, _SECOND_PATIENCE)
+        if left:
             log.warning("still in SLURM's queue after scancel: %s", " ".join(sorted(left)))

@@ -19,6 +19,7 @@ from blockyard.config.untrusted.targets import locate
 from blockyard.errors import UserError, fold
 from blockyard.runs.costs import COSTS
 from blockyard.runs.identity import run_name
+from blockyard.runs.metric_name import MetricName
 from blockyard.runs.provenance import provenance
 from blockyard.sweep.cells import ARM_LEVEL, Arm, Cell, Refused, Setting, Variant
 from blockyard.sweep.plan import cell_settings
@@ -97,7 +98,7 @@ def make_plan(
         outputs=folder,
         arms=question.arms,
         variants=planner.variants,
-        cells=() if question.keys.search else tuple(planner.cells()),
+        cells=() if question.keys.search else tuple(planner.cells()),  # a search has cells once it has ended
         refused=tuple(planner.refused),
         facts=facts,
     )
@@ -154,14 +155,14 @@ class _Planner:
         except UserError as error:
             self.metric_problem = [str(error)]
             return
-        search, suffix = self.question.keys.search, validation.partition("@")[2]
+        search, suffix = self.question.keys.search, MetricName.parse(validation).variant
         if search and search["pruner"] != "none" and _MEASURED_AT_END.fullmatch(suffix):
             self.metric_problem = [
                 f"search.pruner: {search['pruner']} stops trials by what training measures, and {validation} is "
                 "measured at the end of a run; use pruner: none"
             ]
             return
-        name, direction = self.question.keys.metric or f"test/{validation.partition('/')[2]}", chooses
+        name, direction = self.question.keys.metric or str(MetricName.parse(validation).on("test")), chooses
         if reached:
             name = str(reached)
             direction = reached.direction
@@ -271,6 +272,7 @@ class _Planner:
         if precision is not None:
             self.precisions.add(precision)
             config["trainer"]["precision"] = precision
+        # Thousands of variants differ in a few nodes: equal ones are one object.
         config = self.nodes.config(cell_settings.with_sweep_labels(config, self.question.name, arm.name))
         choices = self.nodes.shared(composed.choices)
         self.variants[key] = Variant(key, arm.name, config, choices, setting)

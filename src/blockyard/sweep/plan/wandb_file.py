@@ -131,8 +131,11 @@ def _distribution(dimension: Any) -> dict[str, object]:
 
 def _values(values: list[Any]) -> dict[str, object]:
     """Return a list of values as a parameter. The agent writes numbers by `str`; others are written as text here."""
-    is_number = [isinstance(value, int | float) and not isinstance(value, bool) for value in values]
-    return {"values": [value if plain else to_text(value) for value, plain in zip(values, is_number, strict=True)]}
+    parameter = []
+    for value in values:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        parameter.append(value if is_number else to_text(value))
+    return {"values": parameter}
 
 
 def _text(plan: SweepPlan, path: Path, content: dict[str, object]) -> str:

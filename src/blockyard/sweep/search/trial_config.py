@@ -1,6 +1,6 @@
 """The config of a trial: the arm's frozen config with the suggested values, checked like any other.
 
-Apart from `trials`, which tables of a sweep read without importing torch.
+It is apart from `trials`, since tables of a sweep read trials without importing torch.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from blockyard.sweep.plan.sweep_plan import SweepPlan
 
 @dataclass
 class ArmTemplate:
-    """What all trials of an arm share.
+    """The config that all trials of an arm share.
 
-    variant: of the plan; overrides: base and arm, from which a family is composed where the space names one
+    variant: of the plan
+    overrides: of the base and the arm, from which a searched family is composed
     resplit: whether data are split by the seed
     """
 
@@ -36,21 +37,21 @@ class ArmTemplate:
     _composed: dict[tuple[str, str], Composed] = field(default_factory=dict)
 
     def config(self, setting: Setting, seed: int) -> tuple[Node, dict[str, str | None], list[str]]:
-        """The complete config under a setting, its choices, and every reason why it cannot run."""
+        """Return the complete config under a setting, its choices, and every reason why it cannot run."""
         config = copy.deepcopy(self.variant.config) | {"seed": seed, "outputs": self.outputs}
         choices = dict(self.variant.choices)
         issues: list[Issue] = []
         # Choices first: an option may belong to the new choice.
-        in_kinds = [f"{key}={value}" for key, value in setting.items() if layer_kinds.is_choice(key)]
-        if in_kinds:
-            issues += self._set_kinds(config, in_kinds)
-        for key in sorted(setting, key=lambda key: "." in key):
-            if layer_kinds.is_choice(key):
-                continue
+        kinds = [f"{key}={value}" for key, value in setting.items() if layer_kinds.is_choice(key)]
+        if kinds:
+            issues += self._set_kinds(config, kinds)
+        others = {key: value for key, value in setting.items() if not layer_kinds.is_choice(key)}
+        for key, value in others.items():
+            if "." not in key:
+                issues += self._set_choice(config, choices, key, value)
+        for key, value in others.items():
             if "." in key:
-                issues += _set_option(config, key, setting[key])
-            else:
-                issues += self._set_choice(config, choices, key, setting[key])
+                issues += _set_option(config, key, value)
         layer_kinds.drop_equal_nodes(config)
         if self.resplit:
             config = with_split(config, seed)
@@ -71,18 +72,22 @@ class ArmTemplate:
         composed = self._composed[key]
         if composed.issues or family not in composed.config | LEFT_OUT:
             return composed.issues or [Issue(family, "not a family of choices (see `blockyard list`)")]
-        for into, of in ((config, composed.config), (choices, composed.choices)):
-            into.pop(family, None)  # a config leaves out some defaults
-            into.update(copy.deepcopy({family: of[family]} if family in of else {}))
+        # A config leaves out some defaults, so that a family may be missing after the choice.
+        config.pop(family, None)
+        choices.pop(family, None)
+        if family in composed.config:
+            config[family] = copy.deepcopy(composed.config[family])
+        if family in composed.choices:
+            choices[family] = composed.choices[family]
         return []
 
 
 def arm_template(plan: SweepPlan, arm: str, composer: CellComposer) -> ArmTemplate | None:
-    """The template of an arm's trials, or None where the arm was refused."""
-    variant = next((each for each in plan.variants.values() if each.arm == arm), None)
+    """Return the template of an arm's trials, or None where the arm was refused."""
+    variant = next((variant for variant in plan.variants.values() if variant.arm == arm), None)
     if variant is None:
         return None
-    overrides = next(each.overrides for each in plan.arms if each.name == arm)
+    overrides = {plan_arm.name: plan_arm.overrides for plan_arm in plan.arms}[arm]
     base = plan.question.get("base") or ()
     resplit = bool(plan.question.get("resplit"))
     return ArmTemplate(variant, [*base, *overrides], plan.outputs, composer, resplit)

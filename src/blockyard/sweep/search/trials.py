@@ -1,8 +1,14 @@
 """The trials of one arm. Optuna's storage is the only record of them.
 
-Besides Optuna's own fields, a trial carries: owner (a lock that tells whether its process is alive), setting, run (the
-folder below `outputs`, of the first seed), values (by seed), kills (of its process), reason, and `again` (the number of
-the failed trial that it replaces, because a finished trial cannot be reopened).
+Besides Optuna's own fields, a trial has these attributes:
+
+    owner     the name of a lock that tells whether its process is alive
+    setting   the config values
+    run       the folder of the first seed, below `outputs`
+    values    by seed
+    kills     of its process
+    reason    why it failed or was not trained
+    again     the number of the failed trial that it replaces, because a finished trial cannot be reopened
 """
 
 from __future__ import annotations
@@ -31,15 +37,16 @@ if TYPE_CHECKING:
 
     from blockyard.sweep.search.trial_config import ArmTemplate
 
-
 AGAIN = "again"
 
 
 @dataclass
 class Trials:
-    """An arm's study and what its trials share. Create and finish trials only inside `runs.lock.exclusive`.
+    """The trials of an arm in its study. Create and finish trials only inside `runs.lock.exclusive`.
 
-    search: the sweep file's; budget: trials that count; direction: "max" or "min"
+    search: of the sweep file
+    budget: trials that count
+    direction: "max" or "min"
     """
 
     arm: str
@@ -71,7 +78,7 @@ class Trials:
             space = trial_store.distributions(space_of(search, arm))
         except (ValueError, KeyError) as error:
             raise UserError(f"search.space: {error}") from error
-        if "seeds" in search:  # values of one seed are not those of several
+        if "seeds" in search:  # a value of one seed does not compare with a mean over several
             purpose["seeds"] = search["seeds"]
         study = trial_store.open_study(folder, arm, purpose, direction)
         return cls(arm, study, template, search, space, int(search["trials"]), direction)
@@ -82,75 +89,77 @@ class Trials:
         return self.study.get_trials(deepcopy=False)[number]
 
     def counted(self) -> list[FrozenTrial]:
-        """The trials that count, in the order of their settings; the last attempt of each."""
+        """Return the trials that count, in the order of their settings, with the last attempt at each setting."""
         last: dict[int, FrozenTrial] = {}
         for trial in self.study.get_trials(deepcopy=False):
-            if self._has_setting(trial):
+            if self._has_setting(trial):  # a retry takes the place of its trial
                 last[trial.user_attrs.get(AGAIN, trial.number)] = trial
         return list(last.values())[: self.budget]
 
     def unfinished(self) -> list[FrozenTrial]:
-        """Trials that have not ended."""
+        """Return the trials that have not ended."""
         return [trial for trial in self.counted() if not trial.state.is_finished()]
 
     def finished_count(self) -> int:
-        """The number of trials that have ended."""
+        """Return the number of trials that have ended."""
         return sum(trial.state.is_finished() for trial in self.counted())
 
     def failed(self) -> list[FrozenTrial]:
-        """Trials that have failed; pruned ones have not."""
+        """Return the trials that have failed. Pruned trials have not."""
         return [trial for trial in self.counted() if trial.state.name == "FAIL"]
 
     def setting(self, trial: FrozenTrial) -> Setting:
-        """The config values that a trial tries."""
+        """Return the config values that a trial tries."""
         return trial.user_attrs.get("setting") or trial_store.to_setting(trial.params, space_of(self.search, self.arm))
 
     def values(self, trial: FrozenTrial) -> dict[str, float]:
-        """The value of each seed on which a trial has run to its end."""
+        """Return the value of each seed that has run to its end."""
         return dict(trial.user_attrs.get("values") or {})
 
     def duplicate_of(self, trial: FrozenTrial, run: str) -> FrozenTrial | None:
-        """The first earlier trial of the same run, or None."""
-        same = (t for t in self.counted() if t.number < trial.number and t.user_attrs.get("run") == run)
-        return min(same, key=lambda t: t.number, default=None)
+        """Return the first earlier trial of the same run, or None."""
+        earlier = [other for other in self.counted() if other.number < trial.number]
+        same_run = [other for other in earlier if other.user_attrs.get("run") == run]
+        return min(same_run, key=lambda other: other.number, default=None)
 
     def best(self) -> FrozenTrial | None:
-        """The best complete trial; the first of equal ones."""
+        """Return the best complete trial, the first of equal ones; None without one."""
         sign = 1.0 if self.direction == "min" else -1.0
         complete = [trial for trial in self.counted() if trial.state.name == "COMPLETE"]
         return min(complete, key=lambda trial: (sign * trial.values[0], trial.number), default=None)
 
     def record(self) -> list[TrialRecord]:
-        """All trials as plain data."""
-        return [
-            {
-                "number": trial.number,
-                "state": trial.state.name.lower(),
-                "setting": self.setting(trial),
-                "value": trial.values[0] if trial.state.name == "COMPLETE" else None,
-                "run": trial.user_attrs.get("run"),
-                "values": self.values(trial),
-                "reason": trial.user_attrs.get("reason"),
-                "curve": [trial_store.finite_or_none(value) for _, value in sorted(trial.intermediate_values.items())],
-            }
-            for trial in self.counted()
-        ]
+        """Return all trials as plain data."""
+        records: list[TrialRecord] = []
+        for trial in self.counted():
+            curve = [value for _, value in sorted(trial.intermediate_values.items())]
+            records.append(
+                {
+                    "number": trial.number,
+                    "state": trial.state.name.lower(),
+                    "setting": self.setting(trial),
+                    "value": trial.values[0] if trial.state.name == "COMPLETE" else None,
+                    "run": trial.user_attrs.get("run"),
+                    "values": self.values(trial),
+                    "reason": trial.user_attrs.get("reason"),
+                    "curve": list(map(trial_store.finite_or_none, curve)),
+                }
+            )
+        return records
 
     def _has_setting(self, trial: FrozenTrial) -> bool:
-        """Whether all values are there: Optuna stores a new trial first, and then its values one by one."""
+        """Return whether all values are there: Optuna stores a new trial first, and then its values one by one."""
         return trial.params.keys() >= self.space.keys()
 
     # -- writing ----------------------------------------------------------------------------------------
 
     def create(self) -> FrozenTrial:
-        """Create the next trial, whose setting depends on its number.
-
-        A process that died while its trial was created left half a setting: that trial is closed and a
-        complete one created in its place, so that `random` still tries the same settings for every arm.
-        """
+        """Create the next trial. Its setting depends on its number."""
         from optuna.trial import TrialState
 
         trials = self.study.get_trials(deepcopy=False)
+        # A process that died while its trial was created left half a setting. The trial is closed, and a complete one
+        # created in its place, so that `random` still tries the same settings for every arm.
         for trial in trials:
             if not self._has_setting(trial) and not trial.state.is_finished():
                 self.study.tell(trial.number, state=TrialState.FAIL)
@@ -159,7 +168,7 @@ class Trials:
         return self[self.study.ask(fixed_distributions=self.space).number]
 
     def retry(self, trial: FrozenTrial, owner: str) -> None:
-        """Create another attempt at the setting of a failed trial, which it replaces."""
+        """Create another attempt at the setting of a failed trial. The attempt replaces the trial."""
         from optuna.trial import TrialState, create_trial
 
         first = trial.user_attrs.get(AGAIN, trial.number)
@@ -177,7 +186,7 @@ class Trials:
         trial = self[number]
         for name, value in attributes.items():
             if name not in trial.user_attrs or trial.user_attrs[name] != value:
-                # Optuna's `Trial` would call the sampler again.
+                # Through the storage, since Optuna's `Trial` would call the sampler again.
                 self.study._storage.set_trial_user_attr(trial._trial_id, name, value)
 
     def complete(self, number: int, value: float) -> None:
@@ -196,7 +205,7 @@ class Trials:
         self.study.tell(number, state=state, skip_if_finished=True)
 
     def copy_result(self, number: int, duplicate: FrozenTrial) -> None:
-        """Record the result of an earlier trial with the same run, which counts but is not trained twice."""
+        """Record the result of an earlier trial with the same run. The trial counts, but is not trained twice."""
         reason = f"same setting as trial {duplicate.number}"
         if duplicate.state.name == "COMPLETE":
             self.set_attributes(number, reason=reason)
@@ -206,11 +215,11 @@ class Trials:
             self.fail(number, detail, pruned=duplicate.state.name == "PRUNED")
 
 
-# Which process a trial belongs to: a lock in the sweep's folder that ends with the process.
-
-
 class Owner:
-    """The searching process, as the attribute `owner` of its trials names it. folder: of the sweep."""
+    """The searching process, to which its trials belong by a lock in the sweep's folder that ends with the process.
+
+    name: of the lock, which the trials have as attribute `owner`
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -218,7 +227,7 @@ class Owner:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold a lock that ends with this process, which tells others whose trials to take over."""
+        """Hold the lock. Other processes take over trials whose lock is free."""
         lock = RunLock(self.folder / self.name).acquire()
         try:
             yield
@@ -227,6 +236,6 @@ class Owner:
             lock.release()
 
     def may_run(self, trial: FrozenTrial) -> bool:
-        """Whether a trial is this process's, or that of one that has ended."""
+        """Return whether a trial belongs to this process, or to a process that has ended."""
         owner = str(trial.user_attrs.get("owner"))
         return owner == self.name or not held(self.folder / owner)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,8 @@ from blockyard.config.override_grammar import to_override
 from blockyard.sweep.cells import Arm
 from blockyard.sweep.spec import override_text
 
-REFERENCE, FULL = "reference", "full"
+REFERENCE = "reference"  # the arm of one_at_a_time with all first levels
+FULL = "full"  # the arm of leave_one_out with all parts
 MAX_ARMS = 10_000
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
 _NAME_RULE = "letters, digits and _ . + -, at most 100 of them"
@@ -32,9 +34,10 @@ _LONGEST = 90  # characters of a generated name
 
 @dataclass(frozen=True)
 class Factor:
-    """What varies between arms.
+    """A config key, or a name with named levels, that varies between arms.
 
-    levels: label -> the overrides of that level; named: whether the file names the levels
+    levels: label -> the overrides of that level
+    named: whether the file names the levels
     """
 
     name: str
@@ -43,25 +46,37 @@ class Factor:
 
 
 def expand_arms(kind: str, body: Any, problems: list[str]) -> list[Arm]:
-    """The arms of one of KINDS, with problems appended. With problems, the arms that could be read."""
+    """Return the arms of one of KINDS, or with problems the ones that could be read. Appends to `problems`."""
     listed = kind in ("arms", "leave_one_out")
     if not isinstance(body, dict) or not body:
-        what = "a name and a list of overrides for each arm" if listed else "factors"
-        problems.append(f"{kind}: {override_text.quote(body)} is empty or not a mapping; give {what}")
+        wanted = "a name and a list of overrides for each arm" if listed else "factors"
+        problems.append(f"{kind}: {override_text.quote(body)} is empty or not a mapping; give {wanted}")
         return []
     if listed:
-        parts = {str(name): tuple(override_list(value, f"{kind}.{name}", problems)) for name, value in _listed(body)}
+        parts: dict[str, tuple[str, ...]] = {}
+        for name, value in body.items():
+            parts[str(name)] = tuple(override_list(_as_list(value), f"{kind}.{name}", problems))
         problems += [problem for name in parts if (problem := name_problem(name, kind))]
-        return [Arm(name, part) for name, part in parts.items()] if kind == "arms" else _leave_one_out(parts, problems)
-    factors = [factor for name, value in body.items() if (factor := _factor(str(name), value, kind, problems))]
+        if kind == "leave_one_out":
+            return _leave_one_out(parts, problems)
+        return [Arm(name, overrides) for name, overrides in parts.items()]
+    factors = []
+    for name, value in body.items():
+        factor = _factor(str(name), value, kind, problems)
+        if factor is not None:
+            factors.append(factor)
     _check_disjoint(factors, kind, problems)
     if len(factors) < len(body):
         return []
-    return {"grid": _grid, "zip": _zip, "one_at_a_time": _one_at_a_time}[kind](factors, problems)
+    if kind == "grid":
+        return _grid(factors, problems)
+    if kind == "zip":
+        return _zip(factors, problems)
+    return _one_at_a_time(factors)
 
 
 def override_list(value: Any, where: str, problems: list[str]) -> list[str]:
-    """The overrides of the base or of an arm, with problems appended; a missing list is empty."""
+    """Return the overrides of the base or of an arm; append problems to `problems`. A missing list is empty."""
     if value is None:
         return []
     if not isinstance(value, list):
@@ -73,19 +88,21 @@ def override_list(value: Any, where: str, problems: list[str]) -> list[str]:
 
 
 def name_problem(name: str, where: str) -> str | None:
-    """Why an arm cannot have this name, or None. Names appear in file names, tables and `expect`."""
+    """Return why an arm cannot have this name, or None. Names appear in file names, tables and `expect`."""
     if not _NAME.fullmatch(name) or name in (".", "..", "and"):
         return f"{where}: invalid arm name {name!r}; use {_NAME_RULE}"
     return None
 
 
-def _listed(body: dict[str, Any]) -> Iterable[tuple[str, Any]]:
-    """Names with their overrides; a single override needs no list."""
-    return ((name, [value] if isinstance(value, str) else value) for name, value in body.items())
+def _as_list(value: Any) -> Any:
+    """Return the overrides of a name as a list; a single override needs none."""
+    return [value] if isinstance(value, str) else value
 
 
 def _factor(name: str, value: Any, kind: str, problems: list[str]) -> Factor | None:
-    where, before = f"{kind}.{name}", len(problems)
+    """Return a factor of the file; None with problems appended."""
+    where = f"{kind}.{name}"
+    num_problems = len(problems)
     least = 2 if kind == "one_at_a_time" else 1
     if not isinstance(value, list | dict) or len(value) < least:
         hint = "; the first value is the reference, so give two or more" if least == 2 else ""
@@ -93,30 +110,37 @@ def _factor(name: str, value: Any, kind: str, problems: list[str]) -> Factor | N
         return None
     levels: dict[str, tuple[str, ...]] = {}
     if isinstance(value, dict):
-        for level, overrides in _listed(value):
-            levels[str(level)] = tuple(override_list(overrides, f"{where}.{level}", problems))
-            problems += [problem] if (problem := name_problem(str(level), where)) else []
+        for level, overrides in value.items():
+            levels[str(level)] = tuple(override_list(_as_list(overrides), f"{where}.{level}", problems))
+            problem = name_problem(str(level), where)
+            if problem:
+                problems.append(problem)
     else:
-        problems += [f"{where}: {problem}"] if (problem := override_text.key_problem(name)) else []
+        problem = override_text.key_problem(name)
+        if problem:
+            problems.append(f"{where}: {problem}")
         for item in value:
             override = (to_override(name, item),)
             if override in levels.values():
                 problems.append(f"{where}: {override_text.quote(item)} is listed twice")
             levels[_unused(override_text.to_label(item), levels)] = override
-    return Factor(name, levels, isinstance(value, dict)) if len(problems) == before else None
+    if len(problems) > num_problems:
+        return None
+    return Factor(name, levels, isinstance(value, dict))
 
 
 def _check_disjoint(factors: list[Factor], kind: str, problems: list[str]) -> None:
     """Append a problem for each key that two factors set."""
     owners: dict[str, str] = {}
     for factor in factors:
-        for key in sorted({override_text.key_of(each) for level in factor.levels.values() for each in level}):
+        overrides = itertools.chain(*factor.levels.values())
+        for key in sorted(set(map(override_text.key_of, overrides))):
             if owners.setdefault(key, factor.name) != factor.name:
                 problems.append(f"{kind}: {owners[key]} and {factor.name} both set {key}; only the last would count")
 
 
 def _grid(factors: list[Factor], problems: list[str]) -> list[Arm]:
-    count = math.prod(len(factor.levels) for factor in factors)
+    count = math.prod(len(factor.levels) for factor in factors)  # before the arms are made: they could be billions
     if count > MAX_ARMS:
         problems.append(f"grid: {count:,} arms are too many; at most {MAX_ARMS:,}")
         return []
@@ -132,7 +156,7 @@ def _zip(factors: list[Factor], problems: list[str]) -> list[Arm]:
     return _combine(factors, zip(*(factor.levels for factor in factors), strict=True))
 
 
-def _one_at_a_time(factors: list[Factor], _: list[str]) -> list[Arm]:
+def _one_at_a_time(factors: list[Factor]) -> list[Arm]:
     first = {factor.name: next(iter(factor.levels)) for factor in factors}
     labels = _level_labels(factors)
     arms = [_arm(REFERENCE, factors, first)]
@@ -145,47 +169,53 @@ def _one_at_a_time(factors: list[Factor], _: list[str]) -> list[Arm]:
 def _leave_one_out(parts: dict[str, tuple[str, ...]], problems: list[str]) -> list[Arm]:
     if FULL in parts:
         problems.append(f"leave_one_out: {FULL!r} is the arm with all parts; use another name")
-    empty = [name for name, part in parts.items() if not part]
-    problems += [f"leave_one_out.{name}: has no overrides, so nothing can be left out" for name in empty]
+    for name, part in parts.items():
+        if not part:
+            problems.append(f"leave_one_out.{name}: has no overrides, so nothing can be left out")
     arms = [Arm(FULL, tuple(itertools.chain(*parts.values())), dict.fromkeys(parts, "with"))]
     for omitted in parts:
-        overrides = tuple(itertools.chain(*(part for name, part in parts.items() if name != omitted)))
-        arms.append(Arm(f"no_{omitted}", overrides, dict.fromkeys(parts, "with") | {omitted: "without"}))
+        others = [part for name, part in parts.items() if name != omitted]
+        levels = dict.fromkeys(parts, "with") | {omitted: "without"}
+        arms.append(Arm(f"no_{omitted}", tuple(itertools.chain(*others)), levels))
     return arms
 
 
 def _combine(factors: list[Factor], combinations: Iterable[tuple[str, ...]]) -> list[Arm]:
-    """An arm for each combination of levels, named after them."""
+    """Return an arm for each combination of levels, named after them."""
     labels = _level_labels(factors)
     arms = []
     for combination in combinations:
-        levels = dict(zip((factor.name for factor in factors), combination, strict=True))
-        arms.append(_arm("-".join(labels[item] for item in levels.items()), factors, levels))
+        levels = {factor.name: level for factor, level in zip(factors, combination, strict=True)}
+        name = "-".join(labels[factor, level] for factor, level in levels.items())
+        arms.append(_arm(name, factors, levels))
     return _unique(arms)
 
 
 def _arm(name: str, factors: list[Factor], levels: dict[str, str]) -> Arm:
-    return Arm(name, tuple(itertools.chain(*(f.levels[levels[f.name]] for f in factors))), levels)
+    overrides = [factor.levels[levels[factor.name]] for factor in factors]
+    return Arm(name, tuple(itertools.chain(*overrides)), levels)
 
 
 def _level_labels(factors: list[Factor]) -> dict[tuple[str, str], str]:
-    """A label for each level: its own where that is unambiguous, else with the end of the factor's name in front."""
-    counts: dict[str, int] = {}
-    for factor in factors:
-        for level in factor.levels:
-            counts[level] = counts.get(level, 0) + 1
+    """Return a label for each level: the level if it is unambiguous, else after the end of the factor's name."""
+    counts = Counter(level for factor in factors for level in factor.levels)
     labels = {}
     for factor in factors:
         short = override_text.to_label(factor.name.rsplit(".", 1)[-1])
         for level in factor.levels:
-            clear = factor.named or (level[0].isalpha() and level not in ("true", "false", "null", "none"))
-            prefix = f"{short}_" if level[0].isalpha() else short
-            labels[factor.name, level] = level if clear and counts[level] == 1 else f"{prefix}{level}"
+            # A number or a bare `true` says nothing without its key.
+            is_clear = factor.named or (level[0].isalpha() and level not in ("true", "false", "null", "none"))
+            if is_clear and counts[level] == 1:
+                labels[factor.name, level] = level
+            elif level[0].isalpha():
+                labels[factor.name, level] = f"{short}_{level}"
+            else:
+                labels[factor.name, level] = f"{short}{level}"
     return labels
 
 
 def _unique(arms: list[Arm]) -> list[Arm]:
-    """The arms with names cut to length, and numbered where two are the same."""
+    """Return the arms with names cut to length, and numbered where two are the same."""
     unique: dict[str, Arm] = {}
     for arm in arms:
         name = _unused(arm.name[:_LONGEST].strip("-."), unique)
@@ -194,6 +224,10 @@ def _unique(arms: list[Arm]) -> list[Arm]:
 
 
 def _unused(name: str, used: Container[str]) -> str:
-    if name not in used:
-        return name
-    return next(f"{name}.{number}" for number in itertools.count(2) if f"{name}.{number}" not in used)
+    """Return the name, or with the first number that makes it new."""
+    unused = name
+    for number in itertools.count(2):
+        if unused not in used:
+            break
+        unused = f"{name}.{number}"
+    return unused

@@ -9,15 +9,16 @@ that post-norm gains more from a warm-up than pre-norm does.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from blockyard.errors import UserError, near
+from blockyard.errors import UserError, did_you_mean
 
 FORM = 'write "a > b", "a >= b", "a ~ b" (no difference) or "(a - b) > (c - d)", joined by `and`'
 _NAMED = 12  # arms that a message lists
-# Of a text whose words are one blank apart.
+# Both are for a text with single blanks.
 _SIGN = re.compile(r" ?(>=|<=|(?<![<>=~])[<>~](?![<>=~])) ?")
 _SPACED_SIGN = re.compile(r" (>=|<=|>|<|~) ")
 
@@ -27,7 +28,7 @@ class Claim:
     """One comparison of two arms, or of two differences.
 
     sign: >, >= or ~; `<` and `<=` swap the sides when they are read
-    minus: what is subtracted from `arm` and from `other` in a contrast; None where the arms themselves are compared
+    minus: in a contrast, the arms that are subtracted from `arm` and from `other`; None for a comparison of two arms
     """
 
     arm: str
@@ -37,12 +38,12 @@ class Claim:
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """Every arm that it names, once."""
+        """Every arm of the comparison, once."""
         return tuple(dict.fromkeys((self.arm, self.other, *(self.minus or ()))))
 
     @property
     def sides(self) -> tuple[str, str]:
-        """What is compared with what, as it is written."""
+        """The two sides of the comparison, as they are written."""
         if self.minus is None:
             return self.arm, self.other
         return f"({self.arm} - {self.minus[0]})", f"({self.other} - {self.minus[1]})"
@@ -52,7 +53,7 @@ class Claim:
 
 
 def parse(text: str, arms: Iterable[str]) -> list[Claim]:
-    """The comparisons of an expectation. Raises UserError naming every problem and what is allowed."""
+    """Return the comparisons of an expectation. Raises UserError with every problem and the allowed forms."""
     problems: list[str] = []
     claims = parse_expectation(text, list(arms), problems)
     if problems:
@@ -61,38 +62,42 @@ def parse(text: str, arms: Iterable[str]) -> list[Claim]:
 
 
 def parse_expectation(text: str, arms: list[str], problems: list[str]) -> list[Claim]:
-    """The comparisons of an expectation, with problems appended.
+    """Return the comparisons of an expectation; append problems to `problems`.
 
     arms: the names that it may use; empty where they are not known
     """
     claims = []
-    for part in " ".join(text.split()).split(" and "):
+    for clause in " ".join(text.split()).split(" and "):
+        clause = clause.strip()
         # A name that comes from overrides may contain a sign; signs between blanks are never ambiguous.
-        terms = _SPACED_SIGN.split(part.strip())
-        terms = terms if len(terms) >= 3 else _SIGN.split(part.strip())
+        terms = _SPACED_SIGN.split(clause)
+        if len(terms) < 3:
+            terms = _SIGN.split(clause)
         names = [unquoted(term) for term in terms[::2]]
         if len(terms) < 3 or not all(names):
-            problems.append(f'expect: "{part.strip()}" is not a comparison; {FORM}')
+            problems.append(f'expect: "{clause}" is not a comparison; {FORM}')
             continue
         sides = [_side(name, arms) for name in names]
         if arms:
-            unknown = dict.fromkeys(name for side in sides for name in side if name not in arms)
+            unknown = [name for name in dict.fromkeys(itertools.chain(*sides)) if name not in arms]
             problems += [f"expect: {unknown_arm(name, arms)}" for name in unknown]
         for left, sign, right in zip(sides, terms[1::2], sides[1:], strict=False):
             if len(left) != len(right):
-                problems.append(f'expect: "{part.strip()}" compares a difference with an arm; {FORM}')
+                problems.append(f'expect: "{clause}" compares a difference with an arm; {FORM}')
                 continue
             first, other = (right, left) if sign.startswith("<") else (left, right)
-            claim = Claim(first[0], sign.replace("<", ">"), other[0], (first[1], other[1]) if len(first) > 1 else None)
-            problems += [
-                f'expect: "{part.strip()}" compares {same} with itself; {FORM}' for same in _twice(left, right)
-            ]
-            claims.append(claim)
+            minus = (first[1], other[1]) if len(first) > 1 else None
+            # A difference of an arm with itself is the narrower mistake, so that alone is reported.
+            repeated = [side[0] for side in (left, right) if len(side) == 2 and side[0] == side[1]]
+            if left == right and not repeated:
+                repeated = [" - ".join(left)]
+            problems += [f'expect: "{clause}" compares {side} with itself; {FORM}' for side in repeated]
+            claims.append(Claim(first[0], sign.replace("<", ">"), other[0], minus))
     return claims
 
 
 def _side(text: str, arms: list[str]) -> tuple[str, ...]:
-    """The arm of one side of a comparison, or the two of a difference."""
+    """Return the arm of one side of a comparison, or the two arms of a difference."""
     if text in arms or not (text.startswith("(") and text.endswith(")")):
         return (text,)
     # A name may contain a minus sign, but none between blanks.
@@ -100,20 +105,14 @@ def _side(text: str, arms: list[str]) -> tuple[str, ...]:
     return (unquoted(first), unquoted(second)) if first and second else (text,)
 
 
-def _twice(left: tuple[str, ...], right: tuple[str, ...]) -> list[str]:
-    """What a comparison has on both sides, or a difference within one."""
-    within = [side[0] for side in (left, right) if len(side) == 2 and side[0] == side[1]]
-    return within or ([" - ".join(left)] if left == right else [])
-
-
 def unquoted(name: str) -> str:
-    """A name without blanks and quotes around it."""
+    """Return a name without blanks and quotes around it."""
     return name.strip().strip("`'\"")
 
 
 def unknown_arm(name: object, arms: list[str]) -> str:
-    """The message for an arm that does not exist."""
-    nearest = near(str(name), arms)
-    hint = f"; did you mean {nearest[0]}?" if nearest else ""
-    listed = ", ".join(arms[:_NAMED]) + (f" and {len(arms) - _NAMED} more" if len(arms) > _NAMED else "")
-    return f"unknown arm {name!r}{hint} (arms: {listed})"
+    """Return the message for an arm that does not exist."""
+    listed = ", ".join(arms[:_NAMED])
+    if len(arms) > _NAMED:
+        listed += f" and {len(arms) - _NAMED} more"
+    return f"unknown arm {name!r}{did_you_mean(str(name), arms)} (arms: {listed})"

@@ -14,32 +14,34 @@ LONGEST = 80  # characters of an unknown name that a message shows
 
 
 def folders() -> list[Path]:
-    """Where names are looked up: the user's sweeps/, then the shipped ones."""
+    """Return the folders in which names are looked up: the user's sweeps/, then the shipped ones."""
     return [folder for folder in (Path("sweeps"), *shipped_folders()) if folder.is_dir()]
 
 
 def shipped_folders() -> tuple[Path, Path]:
-    """Where an installed wheel and a checkout have their sweep files."""
+    """Return the folders of sweep files in an installed wheel and in a checkout."""
     return PACKAGE / "sweeps", PACKAGE.parents[1] / "sweeps"
 
 
 def sweep_names() -> dict[str, Path]:
-    """Every sweep file that can be named, by its name."""
+    """Return every sweep file that can be named, by its name."""
     paths: dict[str, Path] = {}
     for folder in folders():
         for path in sorted(folder.iterdir()):
             if path.suffix in SUFFIXES and path.is_file():
-                paths.setdefault(path.stem, path)
+                paths.setdefault(path.stem, path)  # the user's file before a shipped one of the same name
     return paths
 
 
 def find_sweep(name: str) -> Path:
-    """The sweep file with this path or name. Raises UserError listing the names."""
-    named, path = sweep_names(), local_path(name)
+    """Return the sweep file with this path or name. Raises UserError with the list of names."""
+    named = sweep_names()
+    path = local_path(name)
     try:
-        is_file, is_folder = path.is_file(), path.is_dir()
+        is_file = path.is_file()
+        is_folder = path.is_dir()
     except (OSError, ValueError, RuntimeError):  # too long, a NUL byte, or the home of a user that does not exist
-        is_file, is_folder = False, False
+        is_file = is_folder = False
     if is_file:
         return path
     if name in named:

@@ -1,4 +1,4 @@
-"""Overrides in a sweep file: which ones are allowed, and how a YAML value becomes one."""
+"""Checks the overrides in a sweep file, and writes YAML values as overrides."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from blockyard.config.override_grammar import to_text
 
-# Keys that a sweep file must not set, and where they are set instead.
+# Keys that a sweep file must not set -> the reason, and the place where they are set instead.
 RESERVED_KEYS = {
     "seed": "the sweep's `seeds:` sets it",
     "seeds": "it is a key of the file, and --seeds 5 on the command line",
@@ -27,12 +27,12 @@ _NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 def key_of(override: str) -> str:
-    """The config key that an override sets."""
+    """Return the config key that an override sets."""
     return override.partition("=")[0].lstrip("+~")
 
 
 def override_problem(override: Any, where: str) -> str | None:
-    """Why a sweep file must not contain an override, or None. `check` tells later whether the key exists."""
+    """Return why a sweep file must not contain an override, or None. `check` reports later whether the key exists."""
     if not isinstance(override, str):
         return f'{where}: {quote(override)} is not an override; write "key=value", such as model.dim=64'
     if "\n" in override or "\0" in override:
@@ -52,14 +52,14 @@ def override_problem(override: Any, where: str) -> str | None:
 
 
 def key_problem(key: str) -> str | None:
-    """Why the overrides of a sweep file must not set a key, or None."""
+    """Return why the overrides of a sweep file must not set a key, or None."""
     first = key.replace("/", ".").partition(".")[0]
     reason = RESERVED_KEYS.get(first)
     return f"{key} cannot be set here; {reason}" if reason else None
 
 
 def to_label(value: Any) -> str:
-    """A value as part of an arm's name: short, and valid in a file name."""
+    """Return a value as part of an arm's name: short, and valid in a file name."""
     if isinstance(value, float) and math.isfinite(value):
         return f"{value:g}"
     if isinstance(value, int) and not isinstance(value, bool):
@@ -72,6 +72,6 @@ def to_label(value: Any) -> str:
 
 
 def quote(value: Any) -> str:
-    """A value as an error message shows it, cut to 80 characters."""
+    """Return a value as an error message shows it, cut to 80 characters."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,7 +1,7 @@
 """Reads a sweep file in a strict subset of YAML.
 
 Values mean the same as on the command line: `3e-4` is a number, `on`, `no` and 12:30 are texts.
-`atomic_files.strict_yaml` says what is refused.
+`atomic_files.strict_yaml` defines the subset.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class SweepLoader(StrictLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - filled below, apart from those of YAML 1.1
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Return a mapping whose keys are the text that was written."""
+        """Return a mapping with keys as they are written in the file."""
         return {key.value: self.construct_object(value, deep=True) for key, value in node.value}
 
 
@@ -61,8 +61,7 @@ for _tag, _pattern, _first in (
 ):
     SweepLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first))
 SweepLoader.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))
-SweepLoader.add_constructor("tag:yaml.org,2002:float", lambda _, node: float(_python_float(node.value)))
-
-
-def _python_float(text: str) -> str:
-    return text.replace(".inf", "inf").replace(".nan", "nan") if "n" in text else text
+# Python writes YAML's .inf and .nan without the dot.
+SweepLoader.add_constructor(
+    "tag:yaml.org,2002:float", lambda _, node: float(node.value.replace(".inf", "inf").replace(".nan", "nan"))
+)

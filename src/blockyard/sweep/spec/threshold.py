@@ -27,7 +27,6 @@ FORM = re.compile(r"((?:test|val)/[A-Za-z_][\w./@-]*)\s*(>=|<=)\s*([-+]?(?:\d+(?
 _ROUNDING = 1e-6
 _NAME = re.compile(r"(success|steps_to)\((.*)\)")
 
-
 Kind = Literal["success", "steps_to"]
 Key = TypeVar("Key")  # of a run
 
@@ -43,40 +42,49 @@ class Threshold:
 
     @property
     def direction(self) -> str:
-        """Of the outcome: more successes, fewer steps."""
+        """The better direction of the outcome: more successes, fewer steps."""
         return "max" if self.kind == "success" else "min"
 
     def __str__(self) -> str:
         return f"{self.kind}({self.metric} {self.sign} {_text(self.value)})"
 
     def reached(self, value: float) -> bool:
-        """Whether a value of the metric is as good as asked, within the rounding of single precision."""
+        """Return whether a value of the metric reaches the threshold, within the rounding of single precision."""
         slack = _ROUNDING * max(abs(value), abs(self.value))
-        return value >= self.value - slack if self.sign == ">=" else value <= self.value + slack
+        if self.sign == ">=":
+            return value >= self.value - slack
+        return value <= self.value + slack
 
     def outcomes(
         self, runs: Mapping[Key, tuple[Mapping[str, float], Path]], diverged: Collection[Key] = ()
     ) -> dict[Key, float]:
-        """The outcomes of finished runs; those without such a metric are missing.
+        """Return the outcomes of finished runs. Runs without the metric are missing.
 
-        runs: the metrics of each and its folder, whose metrics.csv has the evaluations. Runs that never get there are
-            level, one step behind the longest run of all: they come after every run that did, wherever they stopped
-        diverged: runs that ended because a number was not finite; they never get there
+        Runs that never reach the threshold are level, one step after the longest run of all: they come after every run
+        that reaches it, wherever they stopped.
+
+        runs: the metrics of each and its folder, whose metrics.csv has the evaluations
+        diverged: runs that ended because a number was not finite; they never reach the threshold
         """
         if self.kind == "success":
-            values = {key: metrics.get(self.metric) for key, (metrics, _) in runs.items()}
-            return dict.fromkeys(diverged, 0.0) | {
-                key: float(self.reached(value))
-                for key, value in values.items()
-                if value is not None and math.isfinite(value)
-            }
+            successes = dict.fromkeys(diverged, 0.0)
+            for key, (metrics, _) in runs.items():
+                value = metrics.get(self.metric)
+                if value is not None and math.isfinite(value):
+                    successes[key] = float(self.reached(value))
+            return successes
         steps = {key: pair for key, (_, run) in runs.items() if (pair := self._steps(run))}
         never = max((last for _, last in steps.values()), default=0.0) + 1
-        own = {key: never if first is None else first for key, (first, _) in steps.items()}
-        return dict.fromkeys(diverged, never) | own
+        outcomes = dict.fromkeys(diverged, never)
+        for key, (first, _) in steps.items():
+            outcomes[key] = never if first is None else first
+        return outcomes
 
     def _steps(self, run: Path) -> tuple[float | None, float] | None:
-        """The step at which a run gets there, None if never, and its last one; None where it has no such metric."""
+        """Return the first step that reaches the threshold, None if none does, and the last step of a run.
+
+        None where the run has no such metric.
+        """
         try:
             recorded = read_metrics(run / FILE)
         except OSError:
@@ -89,12 +97,13 @@ class Threshold:
 
 
 def _text(value: float) -> str:
-    """A value in as few digits as give it back."""
-    return text if float(text := f"{value:g}") == value else repr(value)
+    """Return a value in the fewest digits that are read as the same number."""
+    text = f"{value:g}"
+    return text if float(text) == value else repr(value)
 
 
 def threshold(kind: Kind, text: str) -> Threshold | None:
-    """The threshold of a text such as `test/exact >= 0.9`; None for one of another form."""
+    """Return the threshold of a text such as `test/exact >= 0.9`; None for a text of another form."""
     match = FORM.fullmatch(text.strip())
     if match is None or (kind == "steps_to" and not match[1].startswith("val/")):
         return None
@@ -102,6 +111,6 @@ def threshold(kind: Kind, text: str) -> Threshold | None:
 
 
 def of_metric(name: str | None) -> Threshold | None:
-    """The threshold that a metric is made of, by its name; None for a metric that runs record themselves."""
+    """Return the threshold that a metric's name contains; None for a metric that runs record themselves."""
     match = _NAME.fullmatch(name or "")
     return threshold(match[1], match[2]) if match else None  # type: ignore[arg-type]

@@ -2,21 +2,21 @@
 
 A comparison is a clause of `expect:`, or where the file expects nothing an arm against the baseline. It is decided as
 
-    better, worse      the e-value of the mean of its paired differences has reached what Holm's procedure asks for
+    better, worse      the e-value of the mean of its paired differences has reached the threshold of Holm's procedure
     equivalent         the confidence sequence lies within plus and minus the margin
     not worse          of `>=`: the confidence sequence of the gain lies above minus the margin
     different          of `~`: the confidence sequence lies outside of plus and minus the margin
     worse by a margin  of `>=`: the confidence sequence of the gain lies below minus the margin
     not better         of `>`: the confidence sequence of the gain lies below the margin, and the mean is not shown to
-                       be worse than zero. `a > b` is contradicted by what supports `b >= a`
+                       be worse than zero. Evidence for `b >= a` contradicts `a > b`
     same               all seeds have the same value on both sides, and they are so many that more than half of all have
 
-A clause with `~` or `>=` is about the margin, so that a difference from zero alone does not contradict it. What is
-decided first stays, whatever more seeds say while another comparison goes on.
+A clause with `~` or `>=` is about the margin, so that a difference from zero alone does not contradict it. The first
+decision stays, whatever more seeds say while another comparison goes on.
 
-Error rate: p = 1 / max e is valid at any number of seeds, whenever each comparison stops, so that Holm keeps the
-probability of a false "better" or "worse" of any comparison at 5 % at most; intervals that are held against the margin
-have 1 - 5 % / m for m comparisons, with half of that at each end. "same" says nothing of differences that are rare.
+Error rate: p = 1 / max e is valid at any number of seeds, whenever each comparison stops. So Holm keeps the probability
+of a false "better" or "worse" of any comparison at 5 % at most. Intervals that are held against the margin have
+1 - 5 % / m for m comparisons, with half of the error at each end. "same" says nothing of differences that are rare.
 
 Source: Holm 1979; Vovk and Wang 2021, E-values: calibration, combination and applications (arXiv 1912.06116).
 """
@@ -24,7 +24,7 @@ Source: Holm 1979; Vovk and Wang 2021, E-values: calibration, combination and ap
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,8 +44,8 @@ from blockyard.sweep.stopping.evidence import (
 
 Decision = Literal["better", "worse", "equivalent", "not worse", "different", "worse by a margin", "not better", "same"]
 Verdict = Literal["supported", "contradicted"]
-# What a decision means for a clause. A difference that matters was claimed by `>`, so less than that contradicts it.
-# Without a margin, as for outcomes of whole runs, `~` and `>=` can be held against better and worse alone.
+# The verdict on a clause by its sign and the decision. `>` claims a difference that matters, so a smaller one
+# contradicts it. Without a margin, as for outcomes of whole runs, only better and worse bear on `~` and `>=`.
 VERDICTS: dict[str, dict[Decision, Verdict]] = {
     ">": {
         "better": "supported",
@@ -75,8 +75,10 @@ BySeed = Mapping[int, float]
 
 @dataclass(frozen=True)
 class ArmComparison:
-    """What is compared with what. sides: sums of arms, of one arm each except in a contrast; name: as it is written.
+    """The two sides of a comparison.
 
+    name: the comparison as it is written
+    sides: sums of arms, each of one arm except in a contrast
     sign: of the claim; None for an arm against the baseline
     """
 
@@ -86,18 +88,22 @@ class ArmComparison:
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """Every arm that it needs, once."""
+        """Every arm of the comparison, once."""
         return tuple(dict.fromkeys((*self.sides[0], *self.sides[1])))
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What so many seeds say about a comparison. The gain is the difference, positive where the first side is better.
+    """The evidence of some seeds on a comparison, and its decision.
 
-    seeds: those that all its arms have, in order; gaps: differences as the metric has them, not gains
-    log_e: after each seed; intervals: of the difference, 95 % for this comparison alone, after each seed
-    p: 1 / max e; holm_p: corrected over all comparisons
-    threshold: log e that a difference takes, or took; at: the number of seeds at which it was decided
+    seeds: the seeds that all its arms have, in order
+    gaps: differences of the metric, first side minus second
+    log_e: after each seed
+    intervals: of the difference, 95 % for this comparison alone, after each seed
+    p: 1 / max e
+    holm_p: corrected over all comparisons
+    threshold: log e at which a difference is, or was, decided
+    at: the number of seeds at which the comparison was decided
     """
 
     comparison: ArmComparison
@@ -118,21 +124,26 @@ class Judgement:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Of a clause; None while it is open, and for an arm against the baseline."""
-        return VERDICTS[self.comparison.sign][self.outcome] if self.comparison.sign and self.outcome else None
+        """The verdict on a clause; None while it is open, and for an arm against the baseline."""
+        if not self.comparison.sign or not self.outcome:
+            return None
+        return VERDICTS[self.comparison.sign][self.outcome]
 
 
 def comparisons(expect: str | None, arms: Sequence[str], baseline: str | None) -> list[ArmComparison]:
-    """Return what a sweep has to decide. Raises UserError as `expectation.parse` does."""
+    """Return the comparisons that a sweep has to decide. Raises UserError as `expectation.parse` does."""
     if expect:
         return [_of_claim(claim) for claim in parse(expect, arms)]
-    return [ArmComparison(arm, ((arm,), (str(baseline),))) for arm in arms if baseline is not None and arm != baseline]
+    if baseline is None:
+        return []
+    return [ArmComparison(arm, ((arm,), (baseline,))) for arm in arms if arm != baseline]
 
 
 def _of_claim(claim: Claim) -> ArmComparison:
     if claim.minus is None:
         return ArmComparison(str(claim), ((claim.arm,), (claim.other,)), claim.sign)
-    b, d = claim.minus  # (a - b) - (c - d) = (a + d) - (b + c), whose terms are as large as the metric
+    # (a - b) - (c - d) = (a + d) - (b + c): sums are as large as the metric, whose rounding then sets the scale.
+    b, d = claim.minus
     return ArmComparison(str(claim), ((claim.arm, d), (b, claim.other)), claim.sign)
 
 
@@ -148,103 +159,131 @@ def judge(
 ) -> list[Judgement]:
     """Return the judgement of each comparison.
 
-    values: arm -> seed -> finite value; seeds: in the order in which they are given out
+    values: arm -> seed -> finite value
+    seeds: in the order in which they are added
     margin: the smallest difference that matters, in the metric's unit; None: no comparison ends as equivalent
-    signs: whether the outcomes are compared by their order alone, as those of `spec.threshold` are
+    signs: compare the outcomes by their order alone, as for a `spec.threshold`
     """
-    paired = [_pair(one, values, seeds) for one in clauses]
     if signs:
         margin = None
-        es = [[log_sign_e(gaps[: n + 1], scale) for n in range(len(gaps))] for _, gaps, scale in paired]
-    else:
-        es = [log_e_values(gaps, scale) for _, gaps, scale in paired]
-    ends = [_margin_ends(gaps, scale, margin, alpha / len(clauses), direction) for _, gaps, scale in paired]
-    decided: dict[
-        int, tuple[Decision, int, float]
-    ] = {}  # clause -> how, from how many seeds on, and log e that it took
-    counts, most = [0] * len(clauses), [0.0] * len(clauses)  # seeds so far that all arms have, and the largest log e
+    pairs = [_pair(clause, values, seeds, direction) for clause in clauses]
+    log_es: list[list[float]] = []  # of each clause, after each seed
+    for pair in pairs:
+        if signs:
+            log_es.append([log_sign_e(pair.gaps[: n + 1], pair.scale) for n in range(len(pair.gaps))])
+        else:
+            log_es.append(log_e_values(pair.gaps, pair.scale))
+    margins = [None if margin is None else _MarginTest(pair, margin, alpha / len(clauses)) for pair in pairs]
+    decided: dict[int, tuple[Decision, int, float]] = {}  # clause -> decision, seeds that it took, log e that it took
+    counts = [0] * len(clauses)  # seeds so far that all arms of a clause have
+    largest = [0.0] * len(clauses)  # log e so far
+    # Holm corrects over all comparisons, so that each seed is looked at in all of them before the next one.
     for seed in seeds:
-        for number, (common, _, _) in enumerate(paired):
-            if counts[number] < len(common) and common[counts[number]] == seed:
-                most[number] = max(most[number], es[number][counts[number]])
+        for number, pair in enumerate(pairs):
+            if counts[number] < len(pair.seeds) and pair.seeds[counts[number]] == seed:
+                largest[number] = max(largest[number], log_es[number][counts[number]])
                 counts[number] += 1
-        ps = [anytime_p([log_e]) for log_e in most]
-        rejected = [holm_p <= alpha for holm_p in holm(ps)]
-        for number, (one, n) in enumerate(zip(clauses, counts, strict=True)):
-            if number in decided or not n:
+        ps = [anytime_p([log_e]) for log_e in largest]
+        holm_ps = holm(ps)
+        for number, clause in enumerate(clauses):
+            count = counts[number]
+            if number in decided or not count:
                 continue
-            by_margin = ends[number](one.sign, n)
+            margin_test = margins[number]
+            by_margin = None if margin_test is None else margin_test.decision(clause.sign, count)
+            # A clause with `~` or `>=` is about the margin, if there is one, and not about zero.
+            by_zero = holm_ps[number] <= alpha and (clause.sign not in ("~", ">=") or margin is None)
             # Holm rejects the k-th smallest of m at alpha / (m - k + 1).
-            goal = math.log(sum(other >= ps[number] for other in ps) / alpha)
-            by_zero = rejected[number] and _asks_for_zero(one, margin)
+            threshold = math.log(sum(other >= ps[number] for other in ps) / alpha)
             if by_margin is not None and not (by_zero and by_margin == "not better"):
-                decided[number] = (by_margin, n, goal)
+                decided[number] = (by_margin, count, threshold)
             elif by_zero:
-                decided[number] = (_ahead(paired[number][1][:n], direction, signs=signs), n, goal)
-    ps = [anytime_p(log_es) for log_es in es]
+                decided[number] = (_side_ahead(pairs[number].gains[:count], signs=signs), count, threshold)
+    ps = [anytime_p(values_of_clause) for values_of_clause in log_es]
     holm_ps = holm(ps)
-    open_ones = sum(p > alpha for p in holm_ps)
-    judged = []
-    for number, (one, (common, gaps, scale), log_es, p, holm_p) in enumerate(
-        zip(clauses, paired, es, ps, holm_ps, strict=True)
-    ):
-        # Of those that stay open, all share alpha.
-        outcome, at, goal = decided.get(number, (None, None, math.log(max(1, open_ones) / alpha)))
-        judged.append(
+    # The comparisons that stay open share alpha.
+    open_threshold = math.log(max(1, sum(p > alpha for p in holm_ps)) / alpha)
+    judgements = []
+    for number, clause in enumerate(clauses):
+        pair = pairs[number]
+        outcome, at, threshold = decided.get(number, (None, None, open_threshold))
+        intervals = [UNKNOWN] * len(pair.gaps) if signs else confidence_sequence(pair.gaps, pair.scale, alpha)
+        judgements.append(
             Judgement(
-                comparison=one,
-                seeds=common,
-                gaps=tuple(gaps),
-                log_e=tuple(log_es),
-                intervals=tuple([UNKNOWN] * len(gaps) if signs else confidence_sequence(gaps, scale, alpha)),
-                p=p,
-                holm_p=holm_p,
-                threshold=goal,
+                comparison=clause,
+                seeds=pair.seeds,
+                gaps=tuple(pair.gaps),
+                log_e=tuple(log_es[number]),
+                intervals=tuple(intervals),
+                p=ps[number],
+                holm_p=holm_ps[number],
+                threshold=threshold,
                 outcome=outcome,
                 at=at,
             )
         )
-    return judged
+    return judgements
 
 
-def _asks_for_zero(one: ArmComparison, margin: float | None) -> bool:
-    """Whether a difference from zero decides; a clause with `~` or `>=` is about the margin, where there is one."""
-    return one.sign not in ("~", ">=") or margin is None
+@dataclass(frozen=True)
+class _Pair:
+    """The values of a comparison on the seeds that all its arms have.
+
+    gaps: first side minus second
+    gains: gaps, positive where the first side is better
+    scale: the size of the metric's values
+    """
+
+    seeds: tuple[int, ...]
+    gaps: list[float]
+    gains: list[float]
+    scale: float
 
 
-def _ahead(gaps: Sequence[float], direction: str, *, signs: bool) -> Decision:
-    """Return which side is ahead: in the mean of the differences, or on more seeds."""
-    gains = [gap if direction == "max" else -gap for gap in gaps]
-    ahead = sum((gain > 0) - (gain < 0) for gain in gains) if signs else math.fsum(gains)
-    return "better" if ahead > 0 else "worse"
+def _pair(clause: ArmComparison, values: Mapping[str, BySeed], seeds: Sequence[int], direction: str) -> _Pair:
+    common: list[int] = []
+    gaps: list[float] = []
+    scale = 0.0
+    for seed in seeds:
+        if any(seed not in values.get(arm, {}) for arm in clause.arms):
+            continue
+        first, second = (math.fsum(values[arm][seed] for arm in side) for side in clause.sides)
+        common.append(seed)
+        gaps.append(first - second)
+        scale = max(scale, abs(first), abs(second))
+    gains = gaps if direction == "max" else [-gap for gap in gaps]
+    return _Pair(tuple(common), gaps, gains, scale)
 
 
-def _pair(
-    one: ArmComparison, values: Mapping[str, BySeed], seeds: Sequence[int]
-) -> tuple[tuple[int, ...], list[float], float]:
-    """The seeds that all arms have a value for, the differences, and the size of the metric's values."""
-    common = tuple(seed for seed in seeds if all(seed in values.get(arm, {}) for arm in one.arms))
-    first, second = ([math.fsum(values[arm][seed] for arm in side) for seed in common] for side in one.sides)
-    scale = max((abs(value) for value in (*first, *second)), default=0.0)
-    return common, [a - b for a, b in zip(first, second, strict=True)], scale
+def _side_ahead(gains: Sequence[float], *, signs: bool) -> Decision:
+    """Return which side is ahead: in the mean of the gains, or with `signs` on more seeds."""
+    lead = sum((gain > 0) - (gain < 0) for gain in gains) if signs else math.fsum(gains)
+    return "better" if lead > 0 else "worse"
 
 
-def _margin_ends(
-    gaps: Sequence[float], scale: float, margin: float | None, alpha: float, direction: str
-) -> Callable[[str | None, int], Decision | None]:
-    """Return what says how a comparison with this sign stands to the margin after n seeds; None while that is open."""
-    gains = [gap if direction == "max" else -gap for gap in gaps]
-    intervals = [] if margin is None else confidence_sequence(gains, scale, alpha)
+class _MarginTest:
+    """Holds a comparison against the margin after any number of seeds.
 
-    def end(sign: str | None, n: int) -> Decision | None:
-        if margin is None:
-            return None
-        if log_equal_e(gains[:n], scale) >= math.log(1 / alpha):
+    alpha: of this comparison
+    """
+
+    def __init__(self, pair: _Pair, margin: float, alpha: float) -> None:
+        self._pair = pair
+        self._margin = margin
+        self._threshold = math.log(1 / alpha)
+        self._intervals = confidence_sequence(pair.gains, pair.scale, alpha)
+
+    def decision(self, sign: str | None, count: int) -> Decision | None:
+        """Return the decision on a comparison with this sign after `count` seeds; None while it is open."""
+        gains = self._pair.gains[:count]
+        scale = self._pair.scale
+        margin = self._margin
+        if log_equal_e(gains, scale) >= self._threshold:
             return "same"
-        low, high = intervals[n - 1]
-        constant = max(gains[:n]) - min(gains[:n]) <= ROUNDING * scale
-        if constant and log_sign_e(gains[:n], scale) >= math.log(1 / alpha):
-            low = high = gains[0]  # of equal differences nothing but their number says how sure they are
+        low, high = self._intervals[count - 1]
+        constant = max(gains) - min(gains) <= ROUNDING * scale
+        if constant and log_sign_e(gains, scale) >= self._threshold:
+            low = high = gains[0]  # equal differences have no deviation, so only their number says how sure they are
         if -margin < low and high < margin:
             return "equivalent"
         if sign == ">=" and low > -margin:
@@ -256,5 +295,3 @@ def _margin_ends(
         if sign == "~" and (low >= margin or high <= -margin):
             return "different"
         return None
-
-    return end

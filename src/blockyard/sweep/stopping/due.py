@@ -1,17 +1,20 @@
-"""Which cells of a sweep are due, where it stops when its question is decided.
+"""Selects the due cells of a sweep that stops when its question is decided.
 
 Every arm gets the first seeds. Then, seed by seed, the arms of each open comparison get one more, until all are
-decided, the most seeds have run, or the budget is spent. The next seed is due when all cells of the seeds before it
-have ended, so that which cells run follows from the values alone, in whatever order and by however many processes they
-were made, and after any number of kills.
+decided, the largest number of seeds have run, or the budget is spent. The next seed is due when all cells of earlier
+seeds have ended. So the cells that run follow from the values alone, in whatever order and by however many processes
+the values were computed, and after any number of kills.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+import statistics
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 from blockyard.atomic_files import read_json
@@ -21,21 +24,21 @@ from blockyard.sweep.cell.states import duration
 from blockyard.sweep.cells import Cell
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.search import tune
-from blockyard.sweep.spec.threshold import of_metric
+from blockyard.sweep.spec.threshold import Threshold, of_metric
 from blockyard.sweep.stopping.decisions import ArmComparison, Judgement, comparisons, judge
 
 Values = Mapping[str, Mapping[str, float]]  # by run: the metrics of a finished one
 Reason = Literal["open", "decided", "most seeds", "budget", "failed"]
-Cost = Callable[[Cell], float]
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How far a sweep that runs until it is decided has come.
+    """The progress of a sweep that runs until it is decided.
 
-    due: the cells that have run, run now or may run next; reason: why no further ones are, or "open"; "failed" where
-        an open comparison needs an arm without any value
-    judgements: over the seeds whose cells have all ended; seeds: how many these are
+    due: the cells that have run, run now or may run next
+    reason: why no further cells become due, or "open"; "failed" where an open comparison needs an arm without any value
+    judgements: over the seeds of which all cells have ended
+    seeds: the number of these seeds
     spent: of the budget, in its unit
     """
 
@@ -47,135 +50,167 @@ class Standing:
 
 
 def due_cells(plan: SweepPlan, values: Values, ended: Collection[str] = ()) -> list[Cell]:
-    """The cells that have run, run now or may run next, by the values so far.
+    """Return the cells that have run, run now or may run next, by the values so far.
 
-    values: by run, of those that are done; ended: the runs that ended without values and will not run again
+    values: by run, of finished runs
+    ended: the runs that ended without values and will not run again
     """
     return standing(plan, values, ended).due
 
 
 def standing(plan: SweepPlan, values: Values, ended: Collection[str] = ()) -> Standing:
-    """How far the sweep has come: also of one with a fixed number of seeds, whose cells are all due."""
-    tuned = tune.cells_of_tuning(plan, values, ended)
+    """Return the progress of the sweep. With a fixed number of seeds all its cells are due."""
     until = plan.question.get("until")
     if not until:
-        return Standing(tuned, "open")
+        return Standing(tune.cells_of_tuning(plan, values, ended), "open")
+    tuning: list[Cell] = []
+    if plan.question.get("tune"):
+        tuning_seeds = set(tune.tuning_seeds(plan))
+        tuning = [cell for cell in plan.cells if cell.seed in tuning_seeds]
+    if any(cell.run not in values and cell.run not in ended for cell in tuning):
+        return Standing(tuning, "open")  # a setting is chosen on validation before any test value counts
     chosen = tune.chosen_variants(plan, values, ended)
-    trying = _tuning_cells(plan)
-    if any(cell.run not in values and cell.run not in ended for cell in trying):
-        return Standing(trying, "open")  # a setting is chosen on validation before any test value counts
-    own = {
-        (plan.variants[cell.variant].arm, cell.seed): cell
-        for cell in plan.cells
-        if chosen.get(plan.variants[cell.variant].arm) == cell.variant
-    }
-    return _Rounds(plan, own, trying, values, ended).run(int(until["first"]))
-
-
-def _tuning_cells(plan: SweepPlan) -> list[Cell]:
-    if not plan.question.get("tune"):
-        return []
-    seeds = set(tune.tuning_seeds(plan))
-    return [cell for cell in plan.cells if cell.seed in seeds]
+    cells: dict[tuple[str, int], Cell] = {}
+    for cell in plan.cells:
+        arm = plan.variants[cell.variant].arm
+        if chosen.get(arm) == cell.variant:
+            cells[arm, cell.seed] = cell
+    return _Rounds(plan, cells, tuning, values, ended).run(int(until["first"]))
 
 
 @dataclass
 class _Rounds:
-    """Gives out the seeds one after another. own: the cell of each arm and seed; trying: the cells of the tuning."""
+    """Adds the seeds one after another.
+
+    cells: the cell of each arm and seed, of the chosen setting
+    tuning: the cells of the tuning
+    """
 
     plan: SweepPlan
-    own: dict[tuple[str, int], Cell]
-    trying: list[Cell]
+    cells: dict[tuple[str, int], Cell]
+    tuning: list[Cell]
     values: Values
     ended: Collection[str]
 
     def run(self, first: int) -> Standing:
-        """Give out the first seeds to every arm, then one more to each that still needs it."""
-        seeds = list(self.plan.question["seeds"])
-        question, budget = self.plan.question, self.plan.question.get("budget") or {}
-        active = list(dict.fromkeys(arm for arm, _ in self.own))
+        """Add the first seeds to every arm, then one more to each that still needs it."""
+        question = self.plan.question
+        seeds = list(question["seeds"])
+        budget = question.get("budget") or {}
+        active = self._arms
         clauses = comparisons(question.get("expect"), [arm.name for arm in self.plan.arms], question.get("baseline"))
-        due = {cell.run: cell for cell in self.trying}
-        judged: list[Judgement] = []
+        due = {cell.run: cell for cell in self.tuning}
+        judgements: list[Judgement] = []
         reason: Reason = "most seeds"
         count = 0
         while count < len(seeds):
-            more = seeds[count : first if not count else count + 1]
-            new = [self.own[arm, seed] for seed in more for arm in active if (arm, seed) in self.own]
-            new = [cell for cell in new if cell.run not in due]
-            if count and budget and self._over(budget, due.values(), new):
+            next_seeds = seeds[count : count + 1] if count else seeds[:first]
+            new: dict[str, Cell] = {}
+            for seed in next_seeds:
+                for arm in active:
+                    cell = self.cells.get((arm, seed))
+                    if cell is not None and cell.run not in due:
+                        new[cell.run] = cell
+            if count and budget and self._exceeds(budget, due.values(), new.values()):
                 reason = "budget"
                 break
-            due |= {cell.run: cell for cell in new}
+            due |= new
             if any(cell.run not in self.values and cell.run not in self.ended for cell in due.values()):
-                return Standing(self._ordered(due), "open", judged, count, self._spent(budget, due.values()))
-            count += len(more)
-            judged = self._judged(clauses, seeds[:count])
-            active = self._active(judged, seeds[:count])
-            if not active:
-                reason = "failed" if any(one.outcome is None for one in judged) else "decided"
+                reason = "open"
                 break
-        return Standing(self._ordered(due), reason, judged, count, self._spent(budget, due.values()))
+            count += len(next_seeds)
+            judgements = self._judgements(clauses, seeds[:count])
+            active = self._active(judgements, seeds[:count])
+            if not active:
+                undecided = any(judgement.outcome is None for judgement in judgements)
+                reason = "failed" if undecided else "decided"
+                break
+        ordered = [cell for cell in self.plan.cells if cell.run in due]
+        return Standing(ordered, reason, judgements, count, self._spent(budget, due.values()))
 
-    def _judged(self, clauses: Sequence[ArmComparison], seeds: Sequence[int]) -> list[Judgement]:
+    @property
+    def _arms(self) -> list[str]:
+        """The names of the arms that have cells, in order."""
+        return list(dict.fromkeys(arm for arm, _ in self.cells))
+
+    def _judgements(self, clauses: Sequence[ArmComparison], seeds: Sequence[int]) -> list[Judgement]:
         metric = self.plan.facts["metric"]
-        margin, signs = self.plan.question.get("margin"), of_metric(metric["name"]) is not None
+        margin = self.plan.question.get("margin")
+        signs = of_metric(metric["name"]) is not None
         return judge(clauses, self._by_seed, seeds, metric["direction"], margin, signs=signs)
 
-    def _active(self, judged: Sequence[Judgement], seeds: Sequence[int]) -> list[str]:
-        """The arms of the open comparisons; one that has no value on any of the first seeds has failed."""
+    def _active(self, judgements: Sequence[Judgement], seeds: Sequence[int]) -> list[str]:
+        """Return the arms of the open comparisons that can still be decided.
+
+        An arm that is refused, or has no value on any of the first seeds, decides nothing more.
+        """
         values = self._by_seed
-        lost = {arm for arm, _ in self.own if not any(seed in values.get(arm, {}) for seed in seeds)}
-        lost |= {arm.name for arm in self.plan.arms} - {arm for arm, _ in self.own}  # refused
-        open_ones = [one.comparison.arms for one in judged if one.outcome is None]
-        wanted = {arm for arms in open_ones if not lost & set(arms) for arm in arms}
-        return [arm for arm in dict.fromkeys(arm for arm, _ in self.own) if arm in wanted]
+        alive = {arm for arm in self._arms if any(seed in values.get(arm, {}) for seed in seeds)}
+        wanted: set[str] = set()
+        for judgement in judgements:
+            if judgement.outcome is None and alive.issuperset(judgement.comparison.arms):
+                wanted.update(judgement.comparison.arms)
+        return [arm for arm in self._arms if arm in wanted]
 
     @cached_property  # the files of runs are read once, not after every seed
     def _by_seed(self) -> dict[str, dict[int, float]]:
         """The finite values of the sweep's metric: arm -> seed -> value."""
         name = self.plan.facts["metric"]["name"]
         reached = of_metric(name)
-        by_arm: dict[str, dict[int, float]] = {}
-        outcomes = {}
         if reached:
-            done = {cell.run: cell for cell in self.own.values() if cell.run in self.values}
-            runs = {run: (self.values[run], self.plan.path(cell)) for run, cell in done.items()}
-            ended = {cell.run: self.plan.path(cell) for cell in self.own.values() if cell.run in self.ended}
-            states = {run: read_status(path) for run, path in ended.items()}
-            outcomes = reached.outcomes(runs, [run for run, at in states.items() if diverged(at.state, at.reason)])
-        for (arm, seed), cell in self.own.items():
-            value = outcomes.get(cell.run) if reached else self.values.get(cell.run, {}).get(name)
+            values = self._outcomes(reached)
+        else:
+            values = {run: metrics[name] for run, metrics in self.values.items() if name in metrics}
+        by_arm: dict[str, dict[int, float]] = {}
+        for (arm, seed), cell in self.cells.items():
+            value = values.get(cell.run)
             if value is not None and math.isfinite(value):
                 by_arm.setdefault(arm, {})[seed] = float(value)
         return by_arm
 
-    def _ordered(self, due: Mapping[str, Cell]) -> list[Cell]:
-        return [cell for cell in self.plan.cells if cell.run in due]
+    def _outcomes(self, reached: Threshold) -> dict[str, float]:
+        """Return by run whether, or when, it has reached a threshold. Runs that diverged have an outcome, too."""
+        runs: dict[str, tuple[Mapping[str, float], Path]] = {}
+        diverged_runs: list[str] = []
+        for cell in self.cells.values():
+            path = self.plan.path(cell)
+            if cell.run in self.values:
+                runs[cell.run] = (self.values[cell.run], path)
+            if cell.run in self.ended:
+                status = read_status(path)
+                if diverged(status.state, status.reason):
+                    diverged_runs.append(cell.run)
+        return reached.outcomes(runs, diverged_runs)
 
     def _spent(self, budget: Mapping[str, float], cells: Collection[Cell]) -> float | None:
-        """What the cells so far have cost, in the unit of the budget; None without one."""
-        return math.fsum(self._cost(next(iter(budget)), cell) for cell in cells) if budget else None
+        """Return the cost of cells in the unit of the budget; None without a budget."""
+        if not budget:
+            return None
+        (unit,) = budget
+        return math.fsum(self._cost(unit, cell) for cell in cells)
 
-    def _over(self, budget: Mapping[str, float], before: Collection[Cell], new: Sequence[Cell]) -> bool:
-        """Whether the next round would exceed the budget, if its cells cost what their arms' cells did on average."""
-        ((kind, most),) = budget.items()
+    def _exceeds(self, budget: Mapping[str, float], before: Collection[Cell], new: Collection[Cell]) -> bool:
+        """Return whether new cells would exceed the budget, at the mean cost of their arms' cells so far."""
+        ((unit, limit),) = budget.items()
         costs: dict[str, list[float]] = {}
         for cell in before:
-            costs.setdefault(cell.variant, []).append(self._cost(kind, cell))
-        spent = math.fsum(cost for own in costs.values() for cost in own)
-        return spent + math.fsum(math.fsum(costs[cell.variant]) / len(costs[cell.variant]) for cell in new) > most
+            costs.setdefault(cell.variant, []).append(self._cost(unit, cell))
+        spent = math.fsum(itertools.chain(*costs.values()))
+        return spent + math.fsum(statistics.fmean(costs[cell.variant]) for cell in new) > limit
 
-    def _cost(self, kind: str, cell: Cell) -> float:
-        """Cells, FLOPs of training or hours from start to end, of a cell that has ended; 0 where that is unknown."""
-        if kind == "cells":
+    def _cost(self, unit: str, cell: Cell) -> float:
+        """Return the cost of a cell that has ended; 0 where it is unknown.
+
+        unit: cells, flops of training, or hours from start to end
+        """
+        if unit == "cells":
             return 1.0
         path = self.plan.path(cell)
         try:
             summary: dict[str, Any] = read_json(path / SUMMARY)
-            if kind == "hours":
+            if unit == "hours":
                 # The status has the last attempt alone, the summary the training of all attempts.
                 return max(duration(read_status(path)) or 0.0, float(summary["seconds"])) / 3600
             return float(summary["flops_per_sample"]["training"]) * float(summary["samples"])
         except (OSError, ValueError, KeyError, TypeError):
-            return (duration(read_status(path)) or 0.0) / 3600 if kind == "hours" else 0.0
+            return (duration(read_status(path)) or 0.0) / 3600 if unit == "hours" else 0.0

@@ -37,23 +37,27 @@ def log_bayes_factor(t2: float, n: int, g: float = PRIOR) -> float:
     """Return log e of a squared t statistic of n pairs; 0 for fewer than two."""
     if n < 2:
         return 0.0
-    v, spread = n - 1, 1 + n * g
-    if math.isinf(t2):
-        return (n - 1) / 2 * math.log(spread)
-    return -0.5 * math.log(spread) + n / 2 * (math.log1p(t2 / v) - math.log1p(t2 / (v * spread)))
+    v = n - 1
+    ratio = 1 + n * g  # of the variances of the mean under the two hypotheses
+    if math.isinf(t2):  # the limit of the expression below
+        return v / 2 * math.log(ratio)
+    return -0.5 * math.log(ratio) + n / 2 * (math.log1p(t2 / v) - math.log1p(t2 / (v * ratio)))
 
 
 def log_e_values(gaps: Sequence[float], scale: float, null: float = 0.0) -> list[float]:
     """Return log e against a mean of `null` after each of the differences.
 
-    scale: of the metric's values. Differences that are equal within its rounding have no standard deviation; there the
-    signs decide, whose e-value is smaller than that of an infinite t.
+    Differences that are equal within rounding have no standard deviation. There the signs decide, with a smaller
+    e-value than an infinite t has.
+
+    scale: of the metric's values
     """
     return [_log_e(gaps[: n + 1], scale, null) for n in range(len(gaps))]
 
 
 def _log_e(gaps: Sequence[float], scale: float, null: float) -> float:
-    n, shifted = len(gaps), [gap - null for gap in gaps]
+    n = len(gaps)
+    shifted = [gap - null for gap in gaps]
     if n < 2:
         return 0.0
     if max(shifted) - min(shifted) <= ROUNDING * scale:
@@ -64,9 +68,9 @@ def _log_e(gaps: Sequence[float], scale: float, null: float) -> float:
 
 
 def log_sign_e(gaps: Sequence[float], scale: float) -> float:
-    """Return log e of the signs, against differences that are symmetric about zero; those of zero say nothing.
+    """Return log e of the signs, against differences that are symmetric about zero. Differences of zero do not count.
 
-    It takes no moment of the differences for granted. Seven equal signs give 27, six 14.
+    No moment of the differences is assumed. Seven equal signs give e = 27, six 14.
     """
     signs = [gap > 0 for gap in gaps if abs(gap) > ROUNDING * scale]
     return _log_mixture(sum(signs), len(signs))
@@ -77,11 +81,13 @@ def log_equal_e(gaps: Sequence[float], scale: float) -> float:
 
     0 where one is not: their size then decides.
     """
-    return _log_mixture(len(gaps), len(gaps)) if all(abs(gap) <= ROUNDING * scale for gap in gaps) else 0.0
+    if any(abs(gap) > ROUNDING * scale for gap in gaps):
+        return 0.0
+    return _log_mixture(len(gaps), len(gaps))
 
 
 def _log_mixture(count: int, n: int) -> float:
-    """log of 2^n B(count + 1/2, n - count + 1/2) / B(1/2, 1/2)."""
+    """Return the log of 2^n B(count + 1/2, n - count + 1/2) / B(1/2, 1/2)."""
     beta = math.lgamma(count + 0.5) + math.lgamma(n - count + 0.5) - math.lgamma(n + 1.0)
     return n * math.log(2) + beta - math.log(math.pi)
 
@@ -92,16 +98,18 @@ def anytime_p(log_es: Sequence[float]) -> float:
 
 
 def confidence_sequence(gaps: Sequence[float], scale: float, alpha: float = ALPHA) -> list[Interval]:
-    """Return the interval of the mean after each of the differences; each lies within those before it.
+    """Return the interval of the mean after each of the differences. Each interval lies within the earlier ones.
 
     It is without ends while the differences are too few or equal: their standard deviation is unknown.
     """
     intervals: list[Interval] = []
     low, high = UNKNOWN
     for n in range(1, len(gaps) + 1):
-        at = _interval(gaps[:n], scale, alpha)
-        # Empty only where the differences have left what earlier ones allowed: they are not of one distribution.
-        low, high = (max(low, at[0]), min(high, at[1])) if max(low, at[0]) <= min(high, at[1]) else at
+        low_n, high_n = _interval(gaps[:n], scale, alpha)
+        low, high = max(low, low_n), min(high, high_n)
+        # Empty only where the differences contradict earlier ones: they are not of one distribution.
+        if low > high:
+            low, high = low_n, high_n
         intervals.append((low, high))
     return intervals
 
@@ -116,11 +124,13 @@ def _interval(gaps: Sequence[float], scale: float, alpha: float, g: float = PRIO
 
 
 def _radius(n: int, squares: float, alpha: float, g: float = PRIOR) -> float:
-    """Half the width of the interval after n differences, whose squared distances from their mean have this sum."""
-    spread = 1 + n * g
-    # With x = t^2 / v, log e < log(1 / alpha) reads (1 + x) / (1 + x / spread) < ratio.
-    ratio = math.exp(2 / n * (math.log(1 / alpha) + 0.5 * math.log(spread)))
-    return math.inf if ratio >= spread else math.sqrt(squares / n * (ratio - 1) / (1 - ratio / spread))
+    """Return half the width of the interval after n differences. squares: of their distances from their mean, summed"""
+    variances = 1 + n * g
+    # With x = t^2 / v, log e < log(1 / alpha) reads (1 + x) / (1 + x / variances) < ratio.
+    ratio = math.exp(2 / n * (math.log(1 / alpha) + 0.5 * math.log(variances)))
+    if ratio >= variances:  # the left side stays below `variances` for every x, so that no mean is rejected
+        return math.inf
+    return math.sqrt(squares / n * (ratio - 1) / (1 - ratio / variances))
 
 
 def betting_interval(
@@ -140,8 +150,10 @@ def betting_interval(
     index = np.arange(1, len(x) + 1)
     mean = (0.5 + np.cumsum(x)) / (index + 1)
     variance = (0.25 + np.cumsum((x - mean) ** 2)) / (index + 1)
+    # A bet may depend on earlier samples alone, else the capital is no martingale.
     before = np.concatenate(([0.25], variance[:-1]))
     bets = np.sqrt(2 * np.log(2 / alpha) / (before * index * np.log(index + 1)))  # (n,)
+    # Bounded, so that no sample can take more than half of the capital.
     up = np.minimum(bets[:, None], 0.5 / m)
     down = np.minimum(bets[:, None], 0.5 / (1 - m))
     gains = x[:, None] - m
@@ -151,7 +163,7 @@ def betting_interval(
     kept = np.flatnonzero((capital < np.log(1 / alpha)).all(axis=0))
     if not len(kept):
         return None
-    # Out to the last means that are rejected: an end lies between these and those that are kept.
+    # Out to the last rejected means: an end lies between a rejected and a kept mean.
     ends = np.clip([(kept[0] - 0.5) / cells, (kept[-1] + 1.5) / cells], 0.0, 1.0) * (high - low) + low
     return float(ends[0]), float(ends[1])
 
@@ -161,7 +173,8 @@ def holm(ps: Sequence[float]) -> list[float]:
 
     Equal to statsmodels' multipletests(method="holm"), which runs the garbage collector at each call.
     """
-    result, largest = [0.0] * len(ps), 0.0
+    result = [0.0] * len(ps)
+    largest = 0.0
     for rank, index in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
         largest = max(largest, (len(ps) - rank) * ps[index])
         result[index] = min(1.0, largest)
@@ -169,13 +182,13 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def seeds_to_decide(effect: float, compared: float, most: int = 1_000, alpha: float = ALPHA) -> int | None:
-    """Return at how many seeds an effect (d_z) seen exactly as it is would be decided; None for more than `most`.
+    """Return the number of seeds at which an effect (d_z) that is measured exactly is decided; None above `most`.
 
     compared: how many comparisons share the error rate
     """
-    goal = math.log(max(1, compared) / alpha)
+    threshold = math.log(max(1, compared) / alpha)
     for n in range(2, most + 1):
-        if log_bayes_factor(n * effect**2, n) >= goal:
+        if log_bayes_factor(n * effect**2, n) >= threshold:
             return n
     return None
 
@@ -189,21 +202,25 @@ def seeds_to_margin(
     most: int = 1_000,
     alpha: float = ALPHA,
 ) -> int | None:
-    """Return at how many seeds a gain and standard deviation seen exactly as they are would be held against the margin.
+    """Return the number of seeds at which a gain and deviation that are measured exactly decide about the margin.
 
-    sign: of the claim, as in `decisions`. None without a margin, or for more than `most`
+    None without a margin, or above `most`.
+
+    sign: of the claim, as in `decisions`
     """
     if margin is None:
         return None
     for n in range(2, most + 1):
         radius = _radius(n, (n - 1) * deviation**2, alpha / compared)
-        low, high = gain - radius, gain + radius
-        inside, above, below = -margin < low and high < margin, low > -margin, high <= -margin
+        low = gain - radius
+        high = gain + radius
         decided = {
+            None: False,
             ">": high < margin,
-            ">=": above or below,
-            "~": low >= margin or below,
+            ">=": low > -margin or high <= -margin,
+            "~": low >= margin or high <= -margin,
         }
-        if inside or (sign is not None and decided[sign]):
+        equivalent = -margin < low and high < margin
+        if equivalent or decided[sign]:
             return n
     return None

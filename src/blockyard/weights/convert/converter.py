@@ -1,4 +1,4 @@
-"""What a converter is: one file a preset in `preset/`, which reads and writes the config of one library's class."""
+"""Converters, one file a preset in `preset/`. Each reads and writes the config of one class of a library."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ MODEL_FAMILIES = tuple(
 
 @dataclass(frozen=True)
 class Foreign:
-    """What a library's config says in our terms.
+    """The content of a library's config in our terms.
 
-    overrides: of the preset, for everything that decides what the model computes
-    rules: from their weights to ours, and back
+    overrides: of the preset, for everything that decides the function of the model
+    rules: from the library's weights to ours, and back
     data: the data that the model was made for
-    vocabulary, outputs: token ids that it reads, and numbers that it predicts
-    ignored: whether a weight of theirs, by name, holds nothing that ours needs
-    partly: why this config is of a part of the class that the converter is for, as of `Converter`
+    vocabulary, outputs: the numbers of token ids that it reads, and of values that it predicts
+    ignored: whether our model does not need a library weight of this name
+    partly: the reason why this config describes only a part of our model, as in `Converter`
     """
 
     overrides: list[str]
@@ -48,7 +48,7 @@ class Foreign:
 
     @property
     def text(self) -> list[str]:
-        """Overrides that compose a run of text from the project's own data, where the model reads text alone."""
+        """Overrides that compose a run of text from the project's own data; none for other modalities."""
         if self.data.modality != "text" or self.data.source is not None or self.data.target is not None:
             return []
         return ["data=code", f"data.context={self.data.shape[0]}"]
@@ -56,9 +56,9 @@ class Foreign:
 
 @dataclass(frozen=True)
 class Trained:
-    """A model of ours, as a converter reads it to write a library's config.
+    """A model of ours, from which a converter writes a library's config.
 
-    config: complete; weights: the model's own state
+    config: complete; weights: the model's state
     """
 
     config: Mapping[str, Any]
@@ -66,25 +66,28 @@ class Trained:
     weights: Mapping[str, Tensor]
 
     def option(self, key: str) -> Any:
-        """The value of `family.option`. None where the choice has no such option."""
+        """Return the value of `family.option`; None if the choice has no such option."""
         node: Any = self.config
         for part in key.split("."):
             node = node.get(part) if isinstance(node, Mapping) else None
         return node
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a weight; () where the model has none of that name."""
+        """Return the shape of a weight; () if the model has no weight of that name."""
         return tuple(self.weights[name].shape) if name in self.weights else ()
 
     @cached_property
     def hidden(self) -> int:
         """The hidden width of the first block's channel mixer, or of its experts; 4 dim without one."""
-        names = (f"blocks.0.channel_mixer.{each}proj_out.weight" for each in ("", "expert.0."))
-        return next((self.shape(name)[1] for name in names if name in self.weights), 4 * self.ctx.dim)
+        for mixer in ("blocks.0.channel_mixer", "blocks.0.channel_mixer.expert.0"):
+            shape = self.shape(f"{mixer}.proj_out.weight")
+            if shape:
+                return shape[1]
+        return 4 * self.ctx.dim
 
     @cached_property
     def layers(self) -> list[dict[str, Node]]:
-        """The nodes of each layer by family, of those in which layers may differ."""
+        """The nodes of each layer, by family, for the families in which layers may differ."""
         return nodes_of_layers(dict(self.config), self.ctx.depth)
 
     @property
@@ -95,17 +98,18 @@ class Trained:
 
 @dataclass(frozen=True)
 class Converter:
-    """Between a preset and a class of a library.
+    """A converter between a preset and a class of a library.
 
-    preset: its name, and that of the converter's module
-    architecture: the class of transformers, or of timm; others: further ones that `read` takes
+    preset: the preset's name, and the name of the converter's module
+    architecture: the class of transformers, or of timm; others: further classes that `read` takes
     model_type: of transformers' config.json
-    read: from their config to ours
-    write: from a model of ours to their config; raises UserError for a size that they have not. None where `partly`
-    partly: why the library's model holds only a part of ours: imported weights are for `init.from` then, and nothing
-        is exported
-    families: those that must be what the preset says
-    uncompared: options that may differ from what `read` says, because both ways mean the same to `write`
+    read: from the library's config to ours
+    write: from a model of ours to the library's config; raises UserError for a size that the class lacks. None if
+        `partly`
+    partly: the reason why the library's model holds only a part of ours: imported weights are for `init.from` then,
+        and nothing is exported
+    families: the families whose choices must be the preset's
+    uncompared: options that may differ from the result of `read`, because `write` treats them alike
     """
 
     preset: str
@@ -127,17 +131,16 @@ class Converter:
 
 @cache
 def converters() -> dict[str, Converter]:
-    """The converter of each preset that has one: the files of `preset/`."""
+    """Return the converter of each preset that has one: the files of `preset/`."""
     folder = Path(__file__).parent / "preset"
     names = sorted(path.stem for path in folder.glob("[a-z]*.py"))
     return {name: importlib.import_module(f"{__package__}.preset.{name}").CONVERTER for name in names}
 
 
 def expansion(hidden: int, dim: int) -> str:
-    """The override of the channel mixer's hidden width. Exact: the width is the rounded product."""
-    return f"channel_mixer.expansion={_ratio(hidden, dim)!r}"
-
-
-def _ratio(hidden: int, dim: int) -> float:
+    """Return the override of the channel mixer's hidden width."""
     ratio = hidden / dim
-    return ratio if round(ratio * dim) == hidden else math.nextafter(ratio, math.inf)
+    # The model rounds the product, which may miss the width by one where the ratio was rounded down.
+    if round(ratio * dim) != hidden:
+        ratio = math.nextafter(ratio, math.inf)
+    return f"channel_mixer.expansion={ratio!r}"

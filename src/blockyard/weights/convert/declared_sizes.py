@@ -1,7 +1,7 @@
-"""Bounds of the numbers that a config from elsewhere declares, checked before anything is built of them.
+"""Bounds of the numbers that a config from elsewhere declares, checked before a model is built with them.
 
-A number must be of its type and within the bound of what it counts. What is a dimension of a weight cannot exceed the
-largest dimension in the file of weights, and there are no more layers than tensors.
+A number must be of its type and within the bound of its kind. A dimension of a weight cannot exceed the largest
+dimension in the file of weights, and there are no more layers than tensors.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from blockyard.errors import UserError, quoted
 
-# The largest value of each kind: beyond what any published model has, and small enough to be built without memory.
+# The largest value of each kind: more than any published model has, and small enough to build on the meta device.
 LARGEST = {
     "layers": 1024,
     "heads": 4096,
@@ -25,7 +25,7 @@ LARGEST = {
     "classes": 2**22,
     "number": 2**24,
 }
-# What keys of transformers' and timm's configs count; any other key is a number.
+# The kinds of keys of transformers' and timm's configs; any other key is a number.
 _KEYS = {
     "layers": "n_layer num_layers num_hidden_layers num_decoder_layers encoder_layers decoder_layers depth "
     "num_self_attends_per_block",
@@ -46,7 +46,7 @@ KINDS = {key: kind for kind, keys in _KEYS.items() for key in keys.split()}
 
 @dataclass(frozen=True)
 class Stored:
-    """What a file of weights bounds: the number of its tensors, and the largest of their dimensions."""
+    """The bounds from a file of weights: the number of its tensors, and the largest of their dimensions."""
 
     tensors: int
     largest: int
@@ -54,7 +54,7 @@ class Stored:
     @classmethod
     def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> Stored:
         """Return the bounds of a file whose tensors have these shapes."""
-        return cls(len(shapes), max((side for shape in shapes.values() for side in shape), default=0))
+        return cls(len(shapes), max((max(shape, default=0) for shape in shapes.values()), default=0))
 
 
 def whole_number(
@@ -62,7 +62,7 @@ def whole_number(
 ) -> int:
     """Return a whole number of at least `least`. Raises UserError for another type, or a value out of its bounds.
 
-    where: what declares it; stored: the file of weights, where there is one
+    where: the config that declares it; stored: the bounds from the file of weights, if there is one
     is_dimension: whether it is a dimension of a weight, or a share of one
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:

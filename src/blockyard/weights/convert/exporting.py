@@ -5,8 +5,8 @@ hf            config.json, model.safetensors, the tokenizer's two files: `from_p
 timm          config.json, model.safetensors: `timm.create_model(NAME, checkpoint_path=..., **model_args)`
 pt2, onnx     the computation as a graph of torch.export or ONNX, for other programs
 
-Weights are not pickled. A graph takes batches of any size, of full sequences as the run's data has them. One that
-cannot be made (an operation that the format lacks) is refused with the exporter's reason.
+Weights are not pickled. A graph takes batches of any size, of full sequences of the run's data. A graph that cannot be
+made (the format lacks an operation) is refused with the exporter's reason.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from blockyard.weights.convert.converter import Trained
 from blockyard.weights.convert.importing import FACTS as IMPORT
 from blockyard.weights.convert.matching import match
 from blockyard.weights.convert.rules import convert_back
-from blockyard.weights.convert.source import CONFIG as THEIR_CONFIG
 from blockyard.weights.convert.source import plain
 from blockyard.weights.convert.timm_models import arguments_of, describe
 from blockyard.weights.lora import merge
+from blockyard.weights.sources import LIBRARY_CONFIG
 
 # The class of transformers that finds the architecture in config.json, by the end of the architecture's name; the other
 # architectures are loaded by their own name.
@@ -61,13 +61,13 @@ AUTO = {
 }
 TOKENIZER_CONFIG, CARD = "tokenizer_config.json", "README.md"
 PT2, ONNX, INPUTS = "model.pt2", "model.onnx", "inputs.json"
-CLOSE = 1e-4  # of the largest prediction: what ONNX's own evaluator may differ by
+CLOSE = 1e-4  # of the largest prediction: the largest difference of ONNX's own evaluator
 _EMBEDDED = 1 << 30  # bytes of weights that an ONNX file holds itself; protobuf's limit is twice that
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export wrote. lines: how it is read, and what is not in it."""
+    """The result of an export. lines: for the user, how the folder is read, and the parts that it lacks"""
 
     folder: Path
     lines: list[str] = field(default_factory=list)
@@ -75,10 +75,10 @@ class Exported:
 
 @dataclass(frozen=True)
 class LibraryModel:
-    """What was written as a model of transformers.
+    """A model that was written for transformers.
 
-    auto: the Auto class that loads it with its head; the architecture itself where there is none
-    remarks: what is not as a user of the library expects, a sentence each
+    auto: the Auto class that loads it with its head; the architecture itself if there is none
+    remarks: differences from a user's expectations, a sentence each
     """
 
     model_type: str
@@ -112,7 +112,7 @@ def export_weights(
         "onnx": write_onnx,
     }
     loaded.folder.check_members()
-    if merge(loaded.model):  # what LoRA added is put into the weights; the model is then one without additions
+    if merge(loaded.model):  # without LoRA's additions, the config must not name them
         loaded = replace(loaded, config={key: node for key, node in loaded.config.items() if key != "init"})
     folder = local_path(str(to), "to").absolute()
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
@@ -123,7 +123,7 @@ def export_weights(
 
 
 def trained(loaded: Loaded) -> Trained:
-    """A loaded run as converters read it."""
+    """Return a loaded run as input of converters."""
     ctx: Any = loaded.model.ctx
     return Trained(loaded.config, ctx, loaded.model.state_dict())
 
@@ -142,9 +142,10 @@ def _safetensors(loaded: Loaded, folder: Path) -> list[str]:
 
 
 def write_tokenizers(loaded: Loaded, folder: Path) -> None:
-    """Write what the tokenizers of a run learned."""
+    """Write the states of a run's tokenizers."""
     for name, tokenizer in loaded.components.tokenizers.items():
-        if state := tokenizer.state():
+        state = tokenizer.state()
+        if state:
             write_json(folder / TOKENIZER_FILES[name], state, checked=True)
 
 
@@ -160,10 +161,11 @@ def _transformers(
         "architectures": [name],
         "dtype": "float32",
     } | matched.config
-    if "id2label" in config and (labels := run.ctx.data.class_names):
+    labels = run.ctx.data.class_names
+    if "id2label" in config and labels:
         config["id2label"] = {str(number): label for number, label in enumerate(labels)}
         config["label2id"] = {label: number for number, label in enumerate(labels)}
-    write_text(folder / THEIR_CONFIG, plain(config))
+    write_text(folder / LIBRARY_CONFIG, plain(config))
     write_weights(folder / WEIGHTS, weights)
     has_tokenizer, remarks = _tokenizer(loaded, folder, first=config.get("cls_token_id"))
     auto = next((auto for end, auto in AUTO.items() if name.endswith(end)), name)
@@ -171,19 +173,20 @@ def _transformers(
         model = LibraryModel(matched.converter.model_type, name, auto, has_tokenizer, tuple(remarks))
         write_text(folder / CARD, card(loaded, model))
     lines = [f"transformers.{loader}.from_pretrained('{folder}')" for loader in dict.fromkeys((auto, name))]
-    lines += [f"transformers.AutoTokenizer.from_pretrained('{folder}')"] if has_tokenizer else []
+    if has_tokenizer:
+        lines.append(f"transformers.AutoTokenizer.from_pretrained('{folder}')")
     return [*lines, *remarks]
 
 
 def _tokenizer(loaded: Loaded, folder: Path, first: int | None) -> tuple[bool, list[str]]:
-    """Write what `AutoTokenizer` reads; whether there is any, and what to know of it.
+    """Write the files of `AutoTokenizer`; return whether there are any, and remarks for the user.
 
     first: the token id in front of every text that the class expects, if any
     """
     tokenizer, tokens = loaded.tokenizer, loaded.model.ctx.tokens
     kind = type(tokenizer).__name__
-    theirs = tokenizer.to_tokenizers() if isinstance(tokenizer, TextTokenizer) else None
-    if theirs is None:
+    backend = tokenizer.to_tokenizers() if isinstance(tokenizer, TextTokenizer) else None
+    if backend is None:
         return False, [f"without a tokenizer: {kind} is none of the library's; token ids are those of the run's own"]
     from tokenizers import AddedToken, processors
 
@@ -192,31 +195,31 @@ def _tokenizer(loaded: Loaded, folder: Path, first: int | None) -> tuple[bool, l
     special = {"bos_token": tokens.start, "eos_token": tokens.end, "mask_token": tokens.mask}
     in_use = {role: token_id for role, token_id in special.items() if token_id is not None}
     for role, token_id in sorted(in_use.items(), key=itemgetter(1)):
-        if token_id == theirs.get_vocab_size():
+        if token_id == backend.get_vocab_size():
             name = f"<|{role.removesuffix('_token')}|>"
-            theirs.add_special_tokens([AddedToken(name, special=True, normalized=False)])
-        named = theirs.id_to_token(token_id)
-        if named is None or theirs.token_to_id(named) != token_id:
+            backend.add_special_tokens([AddedToken(name, special=True, normalized=False)])
+        named = backend.id_to_token(token_id)
+        if named is None or backend.token_to_id(named) != token_id:
             remarks.append(f"{role} has no text: its id, {token_id}, is beyond those of the tokenizer's file")
             continue
         names[role] = named
         remarks.append(f"{role} is {named}: wherever a text holds that, it is read as the token id {token_id}")
     if first is not None:
-        lead = theirs.id_to_token(first)
-        theirs.post_processor = processors.TemplateProcessing(f"{lead} $A", special_tokens=[(lead, first)])
+        lead = backend.id_to_token(first)
+        backend.post_processor = processors.TemplateProcessing(f"{lead} $A", special_tokens=[(lead, first)])
         remarks.append(f"in front of a text stands the token id {first}, where the run has its class token")
-    elif theirs.num_special_tokens_to_add(False):
+    elif backend.num_special_tokens_to_add(False):
         if (loaded.folder.path / IMPORT).is_file():
             remarks.append("the imported tokenizer puts its special tokens around a text, as blockyard does not")
         else:
-            theirs.post_processor = None
+            backend.post_processor = None
             remarks.append(
                 "the special tokens that the tokenizer's file puts around a text are left out, as in the run"
             )
     if loaded.components.source_tokenizer is not tokenizer:
         source = type(loaded.components.source_tokenizer).__name__
         remarks.append(f"the tokenizer is that of the texts that are written; {source}, of the source, is not here")
-    theirs.save(str(folder / TOKENIZER))
+    backend.save(str(folder / TOKENIZER))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",  # without it, transformers takes the architecture's own rules
         "clean_up_tokenization_spaces": False,
@@ -234,21 +237,19 @@ def _timm(loaded: Loaded, folder: Path, preset: str | None) -> list[str]:
     _, sizes = describe(name, arguments)
     other = {key: value for key, value in sizes.items() if matched.config.get(key, value) != value}
     if other:
-        raise UserError(f"{name} of timm has {', '.join(f'{k}={v}' for k, v in other.items())}, the run has not")
+        listed = ", ".join(f"{key}={value}" for key, value in other.items())
+        raise UserError(f"{name} of timm has {listed}, the run has not")
     write_weights(folder / WEIGHTS, convert_back(matched.foreign.rules, run.weights))
     config = {"architecture": name, "num_classes": run.ctx.outputs, "model_args": arguments}
     config["timm_version"] = importlib.metadata.version("timm")
-    write_text(folder / THEIR_CONFIG, plain(config))
+    write_text(folder / LIBRARY_CONFIG, plain(config))
     return [f"timm.create_model({name!r}, checkpoint_path='{folder / WEIGHTS}', **{arguments!r})"]
 
 
 def _preset(loaded: Loaded) -> str | None:
-    """The preset that a run was made of, as recorded."""
+    """Return the preset that a run records."""
     choices = loaded.folder.facts().get("choices")
     return str(choices.get("preset")) if isinstance(choices, dict) else None
-
-
-# The whole computation of a model as a graph.
 
 
 def write_pt2(loaded: Loaded, folder: Path) -> list[str]:
@@ -256,10 +257,10 @@ def write_pt2(loaded: Loaded, folder: Path) -> list[str]:
     inputs = graph_inputs(loaded)
     program = _traced(loaded, inputs)
     program.example_inputs = None  # they would be pickled
-    content = io.BytesIO()  # torch's own writer of files ends the process where a disk is full
+    content = io.BytesIO()  # torch's own writer of files ends the process if a disk is full
     try:
         torch.export.save(program, content)
-    except Exception as error:  # it raises what any of its parts raises
+    except Exception as error:  # torch.export raises errors of many types
         raise UserError(f"{loaded.folder.name} cannot be saved by torch.export: {first_line(error)}") from error
     with replacing(folder / PT2) as temporary:
         temporary.write_bytes(content.getbuffer())
@@ -268,7 +269,7 @@ def write_pt2(loaded: Loaded, folder: Path) -> list[str]:
 
 
 def write_onnx(loaded: Loaded, folder: Path) -> list[str]:
-    """Write `model.onnx`, which its evaluator finds equal to the model. Raises UserError where it does not."""
+    """Write `model.onnx`, and compare it with the model in ONNX's evaluator. Raises UserError if they differ."""
     try:
         import onnx
         import onnxscript  # noqa: F401 - torch.onnx needs it
@@ -287,22 +288,23 @@ def write_onnx(loaded: Loaded, folder: Path) -> list[str]:
         onnx.checker.check_model(path)
     except (UserError, OSError):
         raise
-    except Exception as error:  # its exporter raises what any of its passes raises
+    except Exception as error:  # the exporter raises errors of many types
         raise UserError(f"{loaded.folder.name} cannot be written as ONNX: {first_line(error)}") from error
     try:
         with _quiet():
-            run: Any = ReferenceEvaluator(str(path)).run(None, {name: value.numpy() for name, value in inputs.items()})
-    except Exception as error:  # as above
+            arrays = {name: value.numpy() for name, value in inputs.items()}
+            outputs: Any = ReferenceEvaluator(str(path)).run(None, arrays)
+    except Exception as error:  # the evaluator raises errors of many types
         raise UserError(f"ONNX's evaluator does not run {ONNX}: {first_line(error)}") from error
-    apart = float((torch.from_numpy(run[0]) - expected).abs().max() / expected.abs().max().clamp_min(1e-9))
-    if not apart <= CLOSE:
+    apart = float((torch.from_numpy(outputs[0]) - expected).abs().max() / expected.abs().max().clamp_min(1e-9))
+    if not apart <= CLOSE:  # also refuses NaN
         raise UserError(f"ONNX's evaluator differs from the model by {apart:.1e} of the largest prediction")
     _describe(folder, inputs)
     return [f"{folder / ONNX}: within {apart:.0e} of the model in ONNX's evaluator", _shapes(inputs)]
 
 
 def graph_inputs(loaded: Loaded, batch: int = 2) -> dict[str, Any]:
-    """Return what the graph takes, by name: random full sequences of the run's data, from a fixed seed."""
+    """Return the inputs of a graph by name: random full sequences of the run's data, from a fixed seed."""
     ctx: Any = loaded.model.ctx
     generator = torch.Generator().manual_seed(0)
     inputs = zeros(ctx, "cpu", batch).facts()
@@ -343,7 +345,7 @@ def _traced(loaded: Loaded, inputs: Mapping[str, Tensor]) -> Any:
     try:
         with _quiet(), torch.no_grad():
             return torch.export.export(by_name(loaded.model), (), dict(inputs), dynamic_shapes=shapes, strict=False)
-    except Exception as error:  # torch.export raises errors of many kinds
+    except Exception as error:  # torch.export raises errors of many types
         raise UserError(f"{loaded.folder.name} cannot be traced by torch.export: {first_line(error)}") from error
 
 
@@ -359,7 +361,7 @@ def _shapes(inputs: Mapping[str, Tensor]) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's notes on its own passes."""
+    """Silence the exporter's notes on its own passes."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     try:

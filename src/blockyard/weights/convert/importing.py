@@ -1,7 +1,7 @@
 """`blockyard import`: a library's checkpoint as a folder of ours.
 
 model.safetensors   the weights under our names
-import.json         where they come from, and what the library's config says in our terms
+import.json         their source, and the library's config in our terms
 config.yaml, run.json, tokenizer.json   of a run that `load`, `eval`, `predict` and `generate` read; only where
                     there is data of the library's sizes: the user's, or any text for a model of text
 """
@@ -37,9 +37,11 @@ from blockyard.weights.convert.converter import Foreign
 from blockyard.weights.convert.rules import convert
 from blockyard.weights.convert.source import LibrarySource, read_source, special_id
 
+FACTS = "import.json"
+
 
 def composed(preset: str, foreign: Foreign, overrides: Sequence[str], config_dirs: Sequence[str] = ()) -> Composed:
-    """The config of a run: the preset, what the library's config says, and overrides of the user's.
+    """Return the config of a run: the preset, the library's config in our terms, and overrides of the user's.
 
     config_dirs: further config folders, for choices among the overrides. Raises UserError with every problem.
     """
@@ -51,7 +53,7 @@ def composed(preset: str, foreign: Foreign, overrides: Sequence[str], config_dir
 
 
 def architecture(preset: str, foreign: Foreign) -> Node:
-    """The config of the model alone, whose data and tokenizer stand for nothing. Raises UserError."""
+    """Return the config of the model alone; its data and tokenizer mean nothing. Raises UserError."""
     composition = compose([f"preset={preset}", "logger=none", *foreign.overrides])
     if composition.issues:
         raise UserError("; ".join(map(str, composition.issues)))
@@ -59,7 +61,7 @@ def architecture(preset: str, foreign: Foreign) -> Node:
 
 
 def context_of(components: Components, foreign: Foreign) -> Context:
-    """The Context that a library's config stands for. Raises UserError where our parts refuse its sizes."""
+    """Return the Context of a library's config. Raises UserError if our parts refuse its sizes."""
     parts = (components.tokenizer, components.source_tokenizer, components.objective, components.architecture)
     try:
         ctx = context(foreign.data, *parts)
@@ -70,7 +72,7 @@ def context_of(components: Components, foreign: Foreign) -> Context:
 
 
 def build(components: Components, ctx: Context, *, device: str = "meta") -> nn.Module:
-    """The model of a context, without initial weights. Raises UserError where our parts refuse its sizes."""
+    """Return the model of a context, without initial weights. Raises UserError if our parts refuse its sizes."""
     try:
         with without_compiler(), torch.device(device):
             return components.architecture.build(ctx, components.parts).eval()
@@ -78,15 +80,12 @@ def build(components: Components, ctx: Context, *, device: str = "meta") -> nn.M
         raise UserError(f"the library's sizes are not ours: {error}") from error
 
 
-FACTS = "import.json"
-
-
 @dataclass(frozen=True)
 class Imported:
-    """What an import wrote.
+    """The result of an import.
 
     loads: whether the folder is a run that `blockyard.load` reads
-    missing: weights of ours that the library's model has none for; unread: of theirs that ours has no use for
+    missing: names of our weights without a counterpart; unread: names of library weights that our model does not need
     """
 
     folder: Path
@@ -99,9 +98,9 @@ class Imported:
 def converted(
     source: LibrarySource, components: Components, ctx: Any
 ) -> tuple[dict[str, Tensor], list[str], list[str]]:
-    """The weights under our names, those of ours that are missing, and theirs that are not read. Raises UserError."""
+    """Return weights under our names, missing names of ours, and unread names of the library. Raises UserError."""
     wanted = build(components, ctx).state_dict()
-    names = {name for rule in source.foreign.rules for name in rule.theirs}
+    names = {name for rule in source.foreign.rules for name in rule.library_names}
     unread = [name for name in source.weights if name not in names and source.foreign.ignored(name)]
     weights = convert(source.foreign.rules, source.weights, wanted, ignored=unread)
     missing = [name for name in wanted if name not in weights]
@@ -142,6 +141,7 @@ def import_weights(
             components.tokenizer.fit(())  # its file, which the folder keeps
         _check_fit(read, components)
         ctx = components.context()
+    # Converted before the folder exists: an import is whole or not there.
     weights, missing, unread = converted(read, components, ctx)
     facts = _facts(read, missing, unread)
     with new_folder(folder) as temporary:
@@ -153,7 +153,7 @@ def import_weights(
 
 
 def composed_run(source: LibrarySource, overrides: Sequence[str], config_dirs: Sequence[str] = ()) -> Composed | None:
-    """The config of the run that the folder is; None where no data is known that suits the model."""
+    """Return the config of the imported run; None if no data is known that suits the model. Raises UserError."""
     if source.partly:
         if overrides:
             raise UserError(f"{overrides[0]} has no effect: the import is not a run, because {source.partly}")
@@ -173,7 +173,7 @@ def composed_run(source: LibrarySource, overrides: Sequence[str], config_dirs: S
 
 
 def _special(source: LibrarySource) -> list[str]:
-    """The token ids that hide others, and that stand around what a decoder writes."""
+    """Return the overrides of the mask's token id, and of the token ids around a decoder's text."""
     ids = source.config
     overrides = []
     start, end = ids.get("decoder_start_token_id"), ids.get("eos_token_id")
@@ -184,7 +184,7 @@ def _special(source: LibrarySource) -> list[str]:
 
 
 def _check_fit(source: LibrarySource, components: Components) -> None:
-    """Raise UserError where the data or the tokenizer has other sizes than the library's model."""
+    """Raise UserError if the data or the tokenizer has other sizes than the library's model."""
     ctx, wanted = components.context(), source.foreign
     sizes: dict[str, tuple[Any, Any]] = {
         "token ids": (ctx.tokens.vocabulary, wanted.vocabulary),
@@ -192,10 +192,10 @@ def _check_fit(source: LibrarySource, components: Components) -> None:
     }
     if wanted.data.modality == "image":
         sizes["channels, height and width"] = (tuple(ctx.data.shape), tuple(wanted.data.shape))
-    for what, (ours, theirs) in sizes.items():
-        if theirs is not None and ours != theirs:
+    for name, (actual, expected) in sizes.items():
+        if expected is not None and actual != expected:
             raise UserError(
-                f"the model has {theirs} {what}, the data and tokenizer of the run give {ours}; change data= or "
+                f"the model has {expected} {name}, the data and tokenizer of the run give {actual}; change data= or "
                 "tokenizer=, or leave them out to import weights for init.from"
             )
 

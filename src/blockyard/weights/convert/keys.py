@@ -1,7 +1,7 @@
 """The keys of a library's config, each stated once and used in both directions.
 
-A key is read as overrides of the preset, and written from a model of ours. The values that were read stand under the
-names of our options; a name without a dot is a value that rules and data need, and not an option.
+A key is read as overrides of the preset, and written from a model of ours. Values that were read are stored by the
+names of our options; a name without a dot is no option, but a value that rules and data need.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Write = Callable[[Trained], Any]
 class Key:
     """One or several keys of a config.
 
-    read: adds to the values and returns overrides, if any; raises UserError, or notes a problem, for an unsupported
-        value
-    write: returns the keys of a model of ours; None for keys that are read alone
+    read: adds to the values and returns overrides, if any; an unsupported value raises UserError or is noted as a
+        problem
+    write: returns the keys of a model of ours; None for keys that are only read
     """
 
     read: Read
@@ -36,7 +36,7 @@ class Key:
 
 
 def key(name: str, options: str, take: Callable[[LibrarySettings, Values], Any], write: Write) -> Key:
-    """Return the key whose value is equal to each of `options`, which are separated by spaces."""
+    """Return the key with the value of each of `options`, which are separated by spaces."""
     names = options.split()
 
     def read(settings: LibrarySettings, values: Values) -> list[str]:
@@ -48,7 +48,7 @@ def key(name: str, options: str, take: Callable[[LibrarySettings, Values], Any],
 
 
 def _or_default(options: str, default: Any) -> Write:
-    """Return the value of the first option, and the class' default where it is null."""
+    """Return the writer of the first option; an option that is null is written as the class' default."""
     first = options.split()[0]
 
     def write(run: Trained) -> Any:
@@ -93,7 +93,7 @@ def flag(name: str, options: str, default: bool, write: Write | None = None) -> 
 
 
 def choice(name: str, options: str, names: Mapping[str, str], default: str) -> Key:
-    """Return a key of names. names: theirs -> ours; of several for one of ours, the first is written."""
+    """Return a key of names. names: library -> ours; of several for one of ours the first is written"""
     back, first = inverse(names), options.split()[0]
 
     def take(settings: LibrarySettings, _: Values) -> str:
@@ -103,19 +103,23 @@ def choice(name: str, options: str, names: Mapping[str, str], default: str) -> K
 
 
 def hidden(name: str, default: Any = ABSENT) -> Key:
-    """Return the key of the channel mixer's hidden width. A default of None stands for four times the width."""
+    """Return the key of the channel mixer's hidden width. The default None is four times the width."""
+
+    def width(settings: LibrarySettings, dim: int) -> int:
+        if default is None:
+            return settings.optional_integer(name) or 4 * dim
+        return settings.integer(name, default)
 
     def read(settings: LibrarySettings, values: Values) -> list[str]:
         dim = values["model.dim"]
-        width = settings.integer(name, default) if default is not None else settings.optional_integer(name) or 4 * dim
-        values["hidden"] = width
-        return [expansion(width, dim)]
+        values["hidden"] = width(settings, dim)
+        return [expansion(values["hidden"], dim)]
 
     return Key(read, lambda run: {name: run.hidden})
 
 
 def vocabulary(default: Any = ABSENT) -> Key:
-    """Return the key of the number of token ids, each of which can be predicted."""
+    """Return the key of the number of token ids. Each of them can be predicted."""
     return whole("vocab_size", "vocabulary", default, lambda run: run.ctx.outputs)
 
 
@@ -140,7 +144,7 @@ def fixed(name: str, *allowed: Any, default: Any = ABSENT, why: str = "") -> Key
 
 
 def stated(name: str, *allowed: Any) -> Key:
-    """Return a key that must have one of these values, of which the first is written."""
+    """Return a key that must have one of these values; the first one is written."""
     return Key(fixed(name, *allowed).read, lambda _: {name: allowed[0]})
 
 
@@ -159,7 +163,7 @@ def ignored(names: str) -> Key:
 
 
 def written(**config: Any) -> Key:
-    """Return keys that are written alone: constants, and functions of the model of ours."""
+    """Return keys that are only written: constants, and functions of our model."""
 
     def write(run: Trained) -> LibraryConfig:
         return {name: value(run) if callable(value) else value for name, value in config.items()}
@@ -182,9 +186,6 @@ def overrides(*texts: str) -> Key:
     return Key(lambda *_: texts)
 
 
-SPECIAL_TOKENS = written(bos_token_id=lambda run: run.ctx.tokens.start, eos_token_id=lambda run: run.ctx.tokens.end)
-
-
 def text(values: Values) -> DataSpec:
     """Return texts of as many tokens as there are positions."""
     return DataSpec("text", (values["positions"],))
@@ -203,13 +204,15 @@ def declared(
 ) -> Converter:
     """Return the converter of a table of keys.
 
-    rules: of the values, those of a block with `{n}`; data: that the model was made for
-    skipped: whether a weight of theirs is not read; options: further ones of `Converter`
+    rules: of the values; rules of a block have `{n}` in their names; data: of the values, which the model was made for
+    skipped: whether a library weight is not read; options: further options of `Converter`
     """
 
     def read(settings: LibrarySettings) -> Foreign:
         values: Values = {}
-        texts = [text for each in keys for text in each.read(settings, values) or ()]
+        texts: list[str] = []
+        for key in keys:  # in their order: a key may need the values of the keys before it
+            texts += key.read(settings, values) or ()
         spec = data(values)
         outputs = spec.classes if spec.target == "class" else values.get("vocabulary")
         return Foreign(
@@ -224,10 +227,14 @@ def declared(
 
     def write(run: Trained) -> LibraryConfig:
         config: LibraryConfig = {}
-        for each in keys:
-            config |= {} if each.write is None else each.write(run)
+        for key in keys:
+            if key.write is not None:
+                config |= key.write(run)
         return config
 
     if library == "transformers":
         options.setdefault("model_type", preset)
     return Converter(preset, library, architecture, read, None if options.get("partly") else write, **options)
+
+
+SPECIAL_TOKENS = written(bos_token_id=lambda run: run.ctx.tokens.start, eos_token_id=lambda run: run.ctx.tokens.end)

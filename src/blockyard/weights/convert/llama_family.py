@@ -1,4 +1,4 @@
-"""What the decoders of Llama's family share in their configs and weights: sizes and layers of two kinds.
+"""Shared by the decoders of Llama's family: keys of their configs, layers of two kinds, and rules of their weights.
 
     Llama            every converter of the family has the keys of `sizes`
       Mistral        a window in every layer
@@ -61,36 +61,43 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh",
 }
-# Positions that are not scaled, where those of other layers are: an option without an effect is refused.
+# Positions of layers that are not scaled although other layers are: an option without an effect would be refused.
 UNSCALED = tuple(
     f"position.{option}" for option in ("scaling=none", "factor=1", "original=null", "gain=null", "truncate=true")
 )
-# Names of ours -> theirs, in a block.
+# Model name -> library name.
 NORMS = {
     "blocks.{n}.token_norm": "model.layers.{n}.input_layernorm",
     "blocks.{n}.channel_norm": "model.layers.{n}.post_attention_layernorm",
 }
-# Before and after the branches, of Gemma.
+# Gemma has norms before and after the branches.
 FOUR_NORMS = {
     "blocks.{n}.token_norm": "model.layers.{n}.input_layernorm",
     "blocks.{n}.token_finish": "model.layers.{n}.post_attention_layernorm",
     "blocks.{n}.channel_norm": "model.layers.{n}.pre_feedforward_layernorm",
     "blocks.{n}.channel_finish": "model.layers.{n}.post_feedforward_layernorm",
 }
+GATED_NAMES = ("gate_proj", "up_proj", "down_proj")  # of the gate, the value and the map of their product
 QK_NORMS = {
     "blocks.{n}.token_mixer.q_norm": "model.layers.{n}.self_attn.q_norm",
     "blocks.{n}.token_mixer.k_norm": "model.layers.{n}.self_attn.k_norm",
 }
 
 
+# Options of experts that only affect training, so that a library's config does not say them.
+UNCOMPARED_OF_EXPERTS = frozenset(
+    f"channel_mixer.{name}" for name in ("balance", "weight", "bias_rate", "z_loss", "capacity")
+)
+
+
 @dataclass(frozen=True)
 class LayerFacts:
-    """What a layer has that the config's own has not.
+    """The differences of a layer from the layer that the config describes.
 
-    window: tokens that it sees; rotated: whether it has positions; base: that of its rotation
+    window: number of tokens that it sees; rotated: whether it has positions; base: of its rotation
     normed: whether its attention reads a normalised stream
-    dense: overrides of its channel mixer, where the others have experts
-    recurrent: overrides of its token mixer, where the others have attention
+    dense: overrides of its channel mixer if other layers have experts
+    recurrent: overrides of its token mixer if other layers have attention
     """
 
     window: int | None = None
@@ -102,7 +109,7 @@ class LayerFacts:
 
     @property
     def name(self) -> str:
-        """The name of its kind."""
+        """The name of the layer's kind."""
         parts = {
             "recurrent": bool(self.recurrent),
             "near": self.window is not None,
@@ -113,7 +120,7 @@ class LayerFacts:
         return "_".join(part for part, has in parts.items() if has) or BASE_KIND
 
     def overrides(self, attention: Sequence[str]) -> list[str]:
-        """Those of its kind. attention: options of the config's own attention, which a window keeps."""
+        """Return the overrides of the layer's kind. attention: options of the config's attention, kept with a window"""
         overrides = [*self.recurrent, *self.dense]
         if self.window is not None:
             overrides += ["token_mixer=windowed_attention", f"token_mixer.window={self.window}", *attention]
@@ -153,7 +160,7 @@ HEADS = heads()
 def sizes(heads: keys.Key = HEADS, *, activation: str = "hidden_act", usual: str = "silu") -> list[keys.Key]:
     """Return the keys of the family.
 
-    activation: the key of the activation; usual: theirs, where a config names none
+    activation: the key of the activation; usual: the activation of a config that names none
     """
 
     def read_activation(settings: LibrarySettings, _: keys.Values) -> str:
@@ -180,6 +187,7 @@ def _written_activation(run: Trained) -> str:
 
 
 def _member(mixer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the first member of a channel mixer of several, such as experts; {} for other mixers."""
     members = mixer.get("members")
     return next(iter(members.values()), {}) if isinstance(members, Mapping) else {}
 
@@ -187,19 +195,21 @@ def _member(mixer: Mapping[str, Any]) -> Mapping[str, Any]:
 def positions(theta: float = 10000.0, share: float | None = None) -> keys.Key:
     """Return the key of rotary positions.
 
-    theta: the base where a config has none; share: of the channels that rotate, where a config does not say so; None
-        where all must
+    theta: the base of a config that has none
+    share: of the channels that rotate, in a config that does not say so; None if all must rotate
     """
 
     def write(run: Trained) -> LibraryConfig:
-        of_share = {"partial_rotary_factor": float(run.option("position.fraction") or 1.0)}
-        return {"rope_parameters": written_rotary(run) | ({} if share is None else of_share)}
+        rope = written_rotary(run)
+        if share is not None:
+            rope["partial_rotary_factor"] = float(run.option("position.fraction") or 1.0)
+        return {"rope_parameters": rope}
 
     return keys.Key(lambda settings, _: rotary(settings, None, share, theta=theta), write)
 
 
 def positions_of_types(full: tuple[str, float], near: tuple[str, float]) -> keys.Key:
-    """Return the key of rotary positions whose base is another one in layers with a window, the value `near_base`.
+    """Return the key of rotary positions with another base, the value `near_base`, in layers with a window.
 
     full, near: the keys of the bases in older files, and their defaults
     """
@@ -224,7 +234,7 @@ def gated(
 
 
 def normed_eps(default: float) -> keys.Key:
-    """Return the key of the norms' epsilon where queries and keys are normalised, too, with an epsilon of their own."""
+    """Return the key of the norms' epsilon in models that also normalise queries and keys, with a fixed epsilon."""
 
     def take(settings: LibrarySettings, _: keys.Values) -> float:
         eps = settings.number("rms_norm_eps", default)
@@ -240,16 +250,15 @@ def eps(default: float) -> keys.Key:
     return keys.number("rms_norm_eps", "norm.eps", default)
 
 
-GATED_NAMES = ("gate_proj", "up_proj", "down_proj")  # of the gate, the value and what joins them
 GATED = keys.Key(gated)
 ATTENTION_BIAS = keys.flag("attention_bias", "token_mixer.bias", False)
 MLP_BIAS = keys.flag("mlp_bias", "channel_mixer.bias", False)
 
 
 def window(settings: LibrarySettings, default: int | None, *, has_switch: bool = False) -> int | None:
-    """Return the tokens that a windowed layer sees; None where no layer has a window.
+    """Return the number of tokens that a layer with a window sees; None if no layer has a window.
 
-    default: where a config has no such key; has_switch: whether the class has windows only where a key says so
+    default: of a config without the key; has_switch: the class has windows only if `use_sliding_window` says so
     """
     if not has_switch:
         settings.must("use_sliding_window", True, why="the class does not read it")
@@ -262,23 +271,23 @@ def window(settings: LibrarySettings, default: int | None, *, has_switch: bool =
 def layer_types(
     settings: LibrarySettings, values: keys.Values, default: Callable[[int], bool], other: str = SLIDING
 ) -> list[bool]:
-    """Return whether each layer is of the other type, and does not attend to all tokens.
+    """Return for each layer whether it is of the type `other`, and does not attend to all tokens.
 
-    default: whether a layer is, where a config does not say so. Raises UserError for anything else.
+    default: the answer for a layer if a config names no types. Raises UserError for anything else.
     """
     depth, types = values["model.depth"], settings.take("layer_types", None)
     if types is None:
         return [default(layer) for layer in range(depth)]
-    valid = isinstance(types, list | tuple) and not [each for each in types if each not in (other, FULL)]
+    valid = isinstance(types, list | tuple) and all(kind in (other, FULL) for kind in types)
     if not valid or len(types) != depth:
         raise UserError(
             f"{settings.name}: layer_types={quoted(types)}: expected {other} or {FULL} for each of the {depth} layers"
         )
-    return [each == other for each in types]
+    return [kind == other for kind in types]
 
 
 def written_types(run: Trained) -> LibraryConfig:
-    """Return the keys of windows in some layers. Several windows are read back as the first one."""
+    """Return the keys of windows in some layers. Of several widths only the first is written, and read back."""
     windows = [layer["token_mixer"].get("window") for layer in run.layers]
     used = [window for window in windows if window is not None]
     return {
@@ -288,7 +297,7 @@ def written_types(run: Trained) -> LibraryConfig:
 
 
 def switched_types(run: Trained) -> LibraryConfig:
-    """Return the same keys, and the one that says whether a layer has a window."""
+    """Return the same keys and `use_sliding_window`: whether a layer has a window."""
     config = written_types(run)
     return config | {"use_sliding_window": config["sliding_window"] is not None}
 
@@ -297,7 +306,7 @@ def layers(
     facts: Callable[[LibrarySettings, keys.Values], Sequence[LayerFacts]],
     write: Callable[[Trained], LibraryConfig] | None = None,
 ) -> keys.Key:
-    """Return the keys of layers that differ, behind those of attention, whose options a window keeps."""
+    """Return the keys of layers that differ. They come after the keys of attention: a window keeps its options."""
 
     def read(settings: LibrarySettings, values: keys.Values) -> list[str]:
         attention = [
@@ -311,8 +320,8 @@ def layers(
 def near_layers(period: int, tokens: int, name: str = "") -> keys.Key:
     """Return the keys of layers of which some have a window, and another base of positions if there is one.
 
-    period: layers of which the last has no window, where a config names neither them nor, as `name`, another number
-    tokens: the width of a window, where a config does not say so
+    period: of so many layers the last has no window, if a config names neither the layers nor, as `name`, a period
+    tokens: the width of the window in a config that does not say it
     """
 
     def read(settings: LibrarySettings, values: keys.Values) -> list[LayerFacts]:
@@ -325,14 +334,15 @@ def near_layers(period: int, tokens: int, name: str = "") -> keys.Key:
 
 
 def of_layers(layers: Sequence[LayerFacts], attention: Sequence[str]) -> list[str]:
-    """Return the overrides of `layers`: none where all are as the config says."""
+    """Return the overrides of `layers`; none if all are as the config says."""
     kinds = {layer.name: layer.overrides(attention) for layer in layers if layer.name != BASE_KIND}
     if not kinds:
         return []
     names = [layer.name for layer in layers]
+    # The shortest pattern that repeats: preset configs say it so, and an export is compared with them.
     period = next(p for p in range(1, len(names) + 1) if names == (names[:p] * len(names))[: len(names)])
     pattern = f"layers.pattern=[{','.join(names[:period])}]"
-    return [pattern, *(f"layers.kinds.{name}=[{','.join(each)}]" for name, each in kinds.items())]
+    return [pattern, *(f"layers.kinds.{name}=[{','.join(overrides)}]" for name, overrides in kinds.items())]
 
 
 def decoder(
@@ -343,7 +353,7 @@ def decoder(
     skipped: tuple[str, ...] = (),
     **options: Any,
 ) -> Converter:
-    """Return a converter of the family. skipped: beginnings of names that are not read; the others as of `declared`"""
+    """Return a converter of the family. skipped: beginnings of names that are not read; the rest as for `declared`"""
     return keys.declared(
         preset,
         architecture,
@@ -356,72 +366,74 @@ def decoder(
 
 
 def attention_rules(values: keys.Values, maps: Sequence[BothWays] = ()) -> list[ConversionRule]:
-    """Of the projections of attention. maps: of queries, keys and values."""
+    """Return the rules of the projections of attention. maps: of queries, keys and values"""
     layer, head = "model.layers.{n}.self_attn", values["head_dim"]
     widths = [values["model.heads"] * head, *[values["kv_heads"] * head] * 2]
-    names = [f"{layer}.{each}_proj" for each in "qkv"]
+    names = [f"{layer}.{part}_proj" for part in "qkv"]
     rules = stacked_modules("blocks.{n}.token_mixer.proj_in", names, maps, widths)
     return rules + modules({"blocks.{n}.token_mixer.proj_out": f"{layer}.o_proj"})
 
 
 def gated_rules(
-    ours: str = "blocks.{n}.channel_mixer",
-    theirs: str = "model.layers.{n}.mlp",
+    mixer: str = "blocks.{n}.channel_mixer",
+    library_mixer: str = "model.layers.{n}.mlp",
     names: tuple[str, str, str] = GATED_NAMES,
 ) -> list[ConversionRule]:
-    """Of a gated channel mixer. names: of the gate, the value and what joins them, in their module."""
+    """Return the rules of a gated channel mixer. names: of the gate, the value and the map of their product"""
     gate, value, down = names
-    rules = stacked_modules(f"{ours}.proj_in", [f"{theirs}.{gate}", f"{theirs}.{value}"])
-    return rules + modules({f"{ours}.proj_out": f"{theirs}.{down}"})
+    rules = stacked_modules(f"{mixer}.proj_in", [f"{library_mixer}.{gate}", f"{library_mixer}.{value}"])
+    return rules + modules({f"{mixer}.proj_out": f"{library_mixer}.{down}"})
 
 
 def expert_rules(
     count: int,
-    theirs: str = "model.layers.{n}.mlp",
+    library_mixer: str = "model.layers.{n}.mlp",
     names: tuple[str, str, str] = GATED_NAMES,
 ) -> list[ConversionRule]:
-    """Of a router and its gated experts; theirs: their module in a block."""
-    ours = "blocks.{n}.channel_mixer"
-    rules = [same(f"{ours}.router.weight", f"{theirs}.gate.weight")]
+    """Return the rules of a router and its gated experts. names: as for `gated_rules`"""
+    mixer = "blocks.{n}.channel_mixer"
+    rules = [same(f"{mixer}.router.weight", f"{library_mixer}.gate.weight")]
     for number in range(count):
-        rules += gated_rules(f"{ours}.expert.{number}", f"{theirs}.experts.{number}", names)
+        rules += gated_rules(f"{mixer}.expert.{number}", f"{library_mixer}.experts.{number}", names)
     return rules
 
 
-def shared_expert_rules(number: int, hidden: int, theirs: str) -> list[ConversionRule]:
-    """Of the shared experts, which are one wide expert `theirs`."""
-    ours = [f"blocks.{{n}}.channel_mixer.shared.{e}" for e in range(number)]
+def shared_expert_rules(count: int, hidden: int, library_expert: str) -> list[ConversionRule]:
+    """Return the rules of shared experts, which the library stores as one wide expert. hidden: the width of each"""
+    experts = [f"blocks.{{n}}.channel_mixer.shared.{e}" for e in range(count)]
 
     def apart(wide: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [torch.cat(pair) for pair in zip(*(each.split(hidden) for each in wide), strict=True)]
+        gates, values = (weight.split(hidden) for weight in wide)
+        return [torch.cat(pair) for pair in zip(gates, values, strict=True)]
 
-    def join(own: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [torch.cat(each) for each in zip(*(one.chunk(2) for one in own), strict=True)]
+    def join(weights: Sequence[Tensor]) -> Sequence[Tensor]:
+        gates, values = zip(*(weight.chunk(2) for weight in weights), strict=True)
+        return [torch.cat(gates), torch.cat(values)]
 
     return [
         ConversionRule(
-            tuple(f"{each}.proj_in.weight" for each in ours),
-            (f"{theirs}.gate_proj.weight", f"{theirs}.up_proj.weight"),
+            tuple(f"{expert}.proj_in.weight" for expert in experts),
+            (f"{library_expert}.gate_proj.weight", f"{library_expert}.up_proj.weight"),
             apart,
             join,
         ),
         ConversionRule(
-            tuple(f"{each}.proj_out.weight" for each in ours),
-            (f"{theirs}.down_proj.weight",),
+            tuple(f"{expert}.proj_out.weight" for expert in experts),
+            (f"{library_expert}.down_proj.weight",),
             lambda wide: wide[0].split(hidden, dim=1),
-            lambda own: [torch.cat([*own], 1)],
+            lambda weights: [torch.cat([*weights], 1)],
         ),
     ]
 
 
 def table_rules(values: keys.Values) -> list[ConversionRule]:
-    """Of the table, the final norm and the head."""
+    """Return the rules of the table, the final norm and the head."""
     tables = table_and_head("model.embed_tokens.weight", is_tied=values["head.tied"])
     return [*tables, same("final_norm.weight", "model.norm.weight")]
 
 
 def llama_rules(values: keys.Values) -> list[ConversionRule]:
-    """Of Llama without its norms in the blocks: attention, gated channel mixer, table, final norm and head."""
+    """Return Llama's rules but for the norms of blocks: attention, gated channel mixer, table, final norm and head."""
     return [*attention_rules(values), *gated_rules(), *table_rules(values)]
 
 
@@ -433,10 +445,12 @@ def rules_of_layers(
 
 
 def read_dense_layers(settings: LibrarySettings, values: keys.Values) -> list[LayerFacts]:
-    """Read the layers that have no experts. Raises UserError for a list of something else than layers."""
+    """Read the layers without experts. Raises UserError for a list of anything else than layers."""
     depth = values["model.depth"]
-    every, named = settings.integer("decoder_sparse_step", 1, is_dimension=False), settings.take("mlp_only_layers", [])
-    named = [] if named is None else named
+    every = settings.integer("decoder_sparse_step", 1, is_dimension=False)
+    named = settings.take("mlp_only_layers", [])
+    if named is None:
+        named = []
     if not isinstance(named, list) or not all(isinstance(n, int) and 0 <= n < depth for n in named):
         raise UserError(f"{settings.name}: mlp_only_layers={quoted(named)}: expected numbers of the {depth} layers")
     return dense_facts(settings, values, [layer in named or bool((layer + 1) % every) for layer in range(depth)])
@@ -451,11 +465,11 @@ def experts(
     normalise: bool | None = None,
     write: Callable[[Trained], LibraryConfig] | None = None,
 ) -> keys.Key:
-    """Return the keys of gated experts that a softmax chooses, whose number and hidden width become values.
+    """Return the keys of gated experts that a softmax chooses. Their number and hidden width become values.
 
     name: the key of their number, alias: another one; width: the key of their hidden width; count: the default
-    normalise: the default of the key that normalises the weights of the chosen ones; None where they always are
-    write: of a class that has layers without experts
+    normalise: the default of the key that normalises the weights of the chosen experts; None if the class always does
+    write: the writer of a class that has layers without experts
     """
 
     def read(settings: LibrarySettings, values: keys.Values) -> list[str]:
@@ -483,23 +497,18 @@ def dense_facts(settings: LibrarySettings, values: keys.Values, dense: Sequence[
     return [LayerFacts(dense=mixer if is_dense else ()) for is_dense in dense]
 
 
-# Options of training that experts have: what `read` says of them does not matter.
-UNCOMPARED_OF_EXPERTS = frozenset(
-    f"channel_mixer.{name}" for name in ("balance", "weight", "bias_rate", "z_loss", "capacity")
-)
-
-
 def written_experts(run: Trained, name: str) -> LibraryConfig:
-    """The keys of experts in some layers. name: the key of their number
+    """Return the keys of experts in some layers. name: the key of their number
 
-    Raises UserError where no layer has experts, or one has no channel mixer.
+    Raises UserError if no layer has experts, or a layer has no channel mixer.
     """
     dense = [layer for layer, nodes in enumerate(run.layers) if "count" not in nodes["channel_mixer"]]
     if len(dense) == run.ctx.depth:
         raise UserError("no layer has channel_mixer=experts")
     shapes = {layer: run.shape(f"blocks.{layer}.channel_mixer.proj_out.weight") for layer in dense}
-    if bare := [layer for layer, shape in shapes.items() if not shape]:
-        raise UserError(f"layer {bare[0]} has no channel mixer")
+    for layer, shape in shapes.items():
+        if not shape:
+            raise UserError(f"layer {layer} has no channel mixer")
     routed = min({*range(run.ctx.depth)} - {*dense})
     mixer = run.layers[routed]["channel_mixer"]
     hidden = run.shape(f"blocks.{routed}.channel_mixer.expert.0.proj_out.weight")[1]

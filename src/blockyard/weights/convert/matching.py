@@ -1,4 +1,4 @@
-"""Which library's class a model of ours is: the library's config must read back as the run's own settings."""
+"""The library's class that is like a model of ours: the class' config must read back as the run's settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from blockyard.weights.convert.converter import Converter, Foreign, Trained, con
 from blockyard.weights.convert.importing import architecture, build, context_of
 from blockyard.weights.convert.settings import LibrarySettings
 
-# Options of training, of initial weights and of longer sequences, and sizes that the weights themselves have.
+# Options of training, initial weights and longer sequences, and sizes that follow from the weights.
 _UNCOMPARED = frozenset(
     [
         "dropout",
@@ -41,7 +41,7 @@ _UNCOMPARED = frozenset(
 
 @dataclass(frozen=True)
 class Match:
-    """A converter, the library's config of a model, and what it says in our terms."""
+    """A converter, the library's config of a model, and the config in our terms."""
 
     converter: Converter
     config: Node
@@ -49,14 +49,14 @@ class Match:
 
 
 def match(run: Trained, library: str, preset: str | None = None, *, near: str | None = None) -> Match:
-    """The library's class for a model of ours. Raises UserError with the settings that no class has.
+    """Return the library's class for a model of ours. Raises UserError with the settings that no class has.
 
     preset: the only converter to try; None tries each of the library
-    near: the preset that the run was made of, whose differences a refusal lists
+    near: the preset of the run; a refusal lists the differences from it
     """
-    of_library = {name: each for name, each in converters().items() if each.library == library}
+    of_library = {name: converter for name, converter in converters().items() if converter.library == library}
     if preset is not None and preset not in of_library:
-        there = [name for name, each in of_library.items() if not each.partly]
+        there = [name for name, converter in of_library.items() if not converter.partly]
         raise UserError(f"as={preset}: no class of {library} is written for it (there are {', '.join(there)})")
     nearest: tuple[Converter, list[str]] | None = None
     fewest: int | None = None
@@ -78,12 +78,12 @@ def match(run: Trained, library: str, preset: str | None = None, *, near: str | 
 
 
 def _try(converter: Converter, run: Trained) -> Match | list[str]:
-    """The match, or why there is none."""
+    """Return the match, or the reasons why there is none."""
     if converter.write is None:
         return [converter.partly]
-    wrong = list(_choices(converter, run))
-    if wrong:
-        return wrong
+    reasons = list(_choices(converter, run))
+    if reasons:
+        return reasons
     try:
         config = converter.write(run)
         settings = LibrarySettings(config, converter.name)
@@ -93,70 +93,83 @@ def _try(converter: Converter, run: Trained) -> Match | list[str]:
         reasons = list(_differences(converter, run, expected)) or list(_other_shapes(run, expected, foreign))
     except UserError as error:
         return [str(error)]
-    except (ValueError, LookupError, ArithmeticError) as error:  # of sizes that no class has
+    except (ValueError, LookupError, ArithmeticError) as error:  # writers compute with sizes that no class may have
         return [f"its config cannot be written ({type(error).__name__}: {error})"]
     return reasons or Match(converter, config, foreign)
 
 
 def _choices(converter: Converter, run: Trained) -> Iterator[str]:
-    """Families whose choice is not the preset's, before any size is read. Heads, channel mixers and layers may vary."""
+    """Yield families whose choice is not the preset's. Heads, channel mixers and layers may vary with the sizes."""
     expected = architecture(converter.preset, Foreign([], [], run.ctx.data))
     for family in converter.families:
         if family in ("head", "channel_mixer", "layers"):
             continue
-        ours, theirs = _target(run.config, family), _target(expected, family)
-        if ours != theirs:
-            yield f"{family}={_name(ours)}, expected {_name(theirs)}"
+        yield from _target_difference(run.config, expected, family)
 
 
 def _other_shapes(run: Trained, expected: Node, foreign: Foreign) -> Iterator[str]:
-    """Images and weights that have another shape in the model that the library's config stands for."""
+    """Yield the images or the first weight of another shape in the model of the library's config."""
     if foreign.data.modality == "image" and tuple(foreign.data.shape) != tuple(run.ctx.data.shape):
         yield f"images of {tuple(run.ctx.data.shape)}, expected {tuple(foreign.data.shape)}"
         return
     components = Components(expected)
     state = build(components, context_of(components, foreign)).state_dict()
     for name in sorted(state.keys() | run.weights.keys()):
-        ours, theirs = (tuple(each[name].shape) if name in each else None for each in (run.weights, state))
-        if ours != theirs:
-            yield f"{name} of shape {ours}, expected {theirs}"
-            return  # the others follow from the same setting
+        shape = tuple(run.weights[name].shape) if name in run.weights else None
+        expected_shape = tuple(state[name].shape) if name in state else None
+        if shape != expected_shape:
+            yield f"{name} of shape {shape}, expected {expected_shape}"
+            return  # other weights differ by the same setting
 
 
 def _differences(converter: Converter, run: Trained, expected: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the options that differ from those of the library's config."""
     for key in ("tokenizer", "source_tokenizer"):
-        ours, theirs = (str((config.get(key) or {}).get("scale") or "one") for config in (run.config, expected))
-        if key not in converter.families and ours != theirs:
-            yield f"{key}.scale={ours}, expected {theirs}"
+        # Of tokenizers this option alone decides what the model computes; others decide what it reads.
+        scale, expected_scale = _scale(run.config, key), _scale(expected, key)
+        if key not in converter.families and scale != expected_scale:
+            yield f"{key}.scale={scale}, expected {expected_scale}"
     differing = bool(nodes_of_kinds(dict(run.config)) or nodes_of_kinds(dict(expected)))
     for family in converter.families:
         if differing and family in ("layers", "token_mixer", "channel_mixer", "block"):
             continue  # compared layer by layer
         yield from _of_family(converter, run, family, run.config, expected)
     if differing:
-        differences: dict[str, None] = {}  # a difference in several layers is told once, with the first of them
-        for layer, (own, other) in enumerate(
-            zip(run.layers, nodes_of_layers(dict(expected), run.ctx.depth), strict=True)
-        ):
-            for family in (each for each in FAMILIES if each in converter.families):
-                for text in _of_family(converter, run, family, own, other):
-                    if text not in differences:
-                        differences[text] = None
-                        yield f"layer {layer}: {text}"
+        families = [family for family in FAMILIES if family in converter.families]
+        expected_layers = nodes_of_layers(dict(expected), run.ctx.depth)
+        seen: set[str] = set()  # a difference in several layers is told once, with the first of them
+        for number, (layer, expected_layer) in enumerate(zip(run.layers, expected_layers, strict=True)):
+            for family in families:
+                for text in _of_family(converter, run, family, layer, expected_layer):
+                    if text not in seen:
+                        seen.add(text)
+                        yield f"layer {number}: {text}"
 
 
 def _of_family(
     converter: Converter, run: Trained, family: str, config: Mapping[str, Any], expected: Mapping[str, Any]
 ) -> Iterator[str]:
-    """The differences of one family."""
-    ours, theirs = _target(config, family), _target(expected, family)
-    if ours != theirs:
-        yield f"{family}={_name(ours)}, expected {_name(theirs)}"
+    """Yield the differences of one family: another choice, or other options of the same choice."""
+    difference = list(_target_difference(config, expected, family))
+    if difference:
+        yield from difference
         return
-    own, other = (_filled(each.get(family) or {}, run, family) for each in (config, expected))
-    for key in sorted({*own, *other} - _UNCOMPARED):
-        if f"{family}.{key}" not in converter.uncompared and not _equal(own.get(key), other.get(key), run):
-            yield f"{family}.{key}={quoted(own.get(key))}, expected {quoted(other.get(key))}"
+    options = _filled(config.get(family) or {}, run, family)
+    expected_options = _filled(expected.get(family) or {}, run, family)
+    for key in sorted({*options, *expected_options} - _UNCOMPARED):
+        value, expected_value = options.get(key), expected_options.get(key)
+        if f"{family}.{key}" not in converter.uncompared and not _equal(value, expected_value, run):
+            yield f"{family}.{key}={quoted(value)}, expected {quoted(expected_value)}"
+
+
+def _scale(config: Mapping[str, Any], key: str) -> str:
+    return str((config.get(key) or {}).get("scale") or "one")
+
+
+def _target_difference(config: Mapping[str, Any], expected: Mapping[str, Any], family: str) -> Iterator[str]:
+    target, expected_target = _target(config, family), _target(expected, family)
+    if target != expected_target:
+        yield f"{family}={_name(target)}, expected {_name(expected_target)}"
 
 
 def _target(config: Mapping[str, Any], family: str) -> str:
@@ -169,7 +182,7 @@ def _name(target: str) -> str:
 
 
 def _filled(node: Mapping[str, Any], run: Trained, family: str) -> Node:
-    """Options in which a value that stands for the usual one is that."""
+    """Return options in which null, and other values that stand for the usual value, are replaced by it."""
     dim, heads = run.ctx.dim, run.ctx.heads
     usual: dict[str, Any] = {
         "num_kv_heads": heads,
@@ -194,11 +207,13 @@ def _filled(node: Mapping[str, Any], run: Trained, family: str) -> Node:
     return filled
 
 
-def _equal(ours: Any, theirs: Any, run: Trained) -> bool:
-    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-        own, other = (_filled(each, run, "") for each in (ours, theirs))
-        return all(_equal(own.get(key), other.get(key), run) for key in {*own, *other} - _UNCOMPARED)
-    numbers = isinstance(ours, int | float) and isinstance(theirs, int | float)
-    if numbers and not isinstance(ours, bool) and not isinstance(theirs, bool):
-        return math.isclose(ours, theirs, rel_tol=1e-9)
-    return bool(ours == theirs)
+def _equal(value: Any, expected: Any, run: Trained) -> bool:
+    if isinstance(value, Mapping) and isinstance(expected, Mapping):
+        options, expected_options = _filled(value, run, ""), _filled(expected, run, "")
+        keys = {*options, *expected_options} - _UNCOMPARED
+        return all(_equal(options.get(key), expected_options.get(key), run) for key in keys)
+    numbers = isinstance(value, int | float) and isinstance(expected, int | float)
+    if numbers and not isinstance(value, bool) and not isinstance(expected, bool):
+        # A library writes ratios and sizes, from which an option is computed again.
+        return math.isclose(value, expected, rel_tol=1e-9)
+    return bool(value == expected)

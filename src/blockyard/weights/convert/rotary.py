@@ -1,7 +1,7 @@
 """Rotary positions in configs of transformers: the base, the share of the channels, and how they are scaled.
 
-Older files have keys of their own for them (`rope_theta`, `rope_scaling`), newer ones a mapping, `rope_parameters`,
-and where layers with a window rotate by another base one mapping for each type of layer.
+Older files have separate keys (`rope_theta`, `rope_scaling`), newer files one mapping, `rope_parameters`. Models whose
+layers with a window rotate by another base have such a mapping for each type of layer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SLIDING, FULL = "sliding_attention", "full_attention"  # in `layer_types`
 
 
 def declared_rotary(settings: LibrarySettings) -> dict[str, Any]:
-    """The mapping of a config; of two, the one of older files, as transformers does."""
+    """Return the mapping of a config; if it has two, the mapping of older files, as transformers does."""
     newer = settings.mapping("rope_parameters")
     return settings.mapping("rope_scaling") or newer
 
@@ -34,9 +34,10 @@ def rotary(
     *,
     theta: float = 10000.0,
 ) -> list[str]:
-    """Of both ways to write it: keys of their own, and one mapping. rope: the mapping, where it is part of another.
+    """Return the overrides of rotary positions, from separate keys or from one mapping.
 
-    usual: the share of the channels that rotate, None where all must; theta: the base where a config has none
+    rope: the mapping; None reads it from the settings
+    usual: the usual share of the channels that rotate; None if all must; theta: the base of a config that has none
     """
     rope = dict(declared_rotary(settings) if rope is None else rope)
     where = f"{settings.name}: rope_parameters"
@@ -66,30 +67,30 @@ def rotary(
 
 
 def yarn_gain(factor: float, mscale: float = 1.0) -> float:
-    """The factor of YaRN on queries and keys. mscale: by which DeepSeek multiplies the logarithm."""
+    """Return the factor of YaRN on queries and keys. mscale: DeepSeek's factor on the logarithm"""
     return 0.1 * mscale * math.log(factor) + 1 if factor > 1 else 1.0
 
 
 def _bounds(settings: LibrarySettings, where: str, kind: str, rope: dict[str, Any], factor: float) -> list[str]:
-    """The overrides of a scaling beside its factor; takes their keys out of `rope`."""
+    """Return the overrides of a scaling beside its factor. Removes their keys from `rope`."""
     if kind == "linear":
         return []
     length = whole_number(where, ORIGINAL, rope.pop(ORIGINAL, None), is_dimension=False)
     overrides = [f"position.original={length}"]
     if kind == "llama3":
         keys = {"low": ("low_freq_factor", 1.0), "high": ("high_freq_factor", 4.0)}
-        return overrides + [
-            f"position.{ours}={real_number(where, key, rope.pop(key, default))!r}"
-            for ours, (key, default) in keys.items()
-        ]
-    for key, value in {"beta_fast": 32, "beta_slow": 1}.items():
-        if (stated := rope.pop(key, value)) not in (value, None):
-            settings.problems.append(f"rope_parameters.{key}={quoted(stated)}: expected {value}")
+        for option, (key, default) in keys.items():
+            overrides.append(f"position.{option}={real_number(where, key, rope.pop(key, default))!r}")
+        return overrides
+    for key, expected in {"beta_fast": 32, "beta_slow": 1}.items():
+        value = rope.pop(key, expected)
+        if value not in (expected, None):
+            settings.problems.append(f"rope_parameters.{key}={quoted(value)}: expected {expected}")
     gain, *scales = (rope.pop(key, None) for key in ("attention_factor", "mscale", "mscale_all_dim"))
     if gain is not None:
         overrides.append(f"position.gain={real_number(where, 'attention_factor', gain)!r}")
     elif all(scales):
-        of_rotation, of_scores = (yarn_gain(factor, real_number(where, "mscale", each)) for each in scales)
+        of_rotation, of_scores = (yarn_gain(factor, real_number(where, "mscale", scale)) for scale in scales)
         if of_scores <= 0:
             raise UserError(f"{where}: mscale_all_dim={scales[1]} makes the factor of the scores {of_scores:g}")
         overrides.append(f"position.gain={of_rotation / of_scores!r}")
@@ -97,7 +98,7 @@ def _bounds(settings: LibrarySettings, where: str, kind: str, rope: dict[str, An
 
 
 def written_rotary(run: Trained) -> LibraryConfig:
-    """The mapping of rotary positions."""
+    """Return the mapping of a model's rotary positions."""
     base, kind = float(run.option("position.base") or 10000.0), run.option("position.scaling")
     if kind not in SCALINGS:
         return {"rope_type": "default", "rope_theta": base}
@@ -109,7 +110,8 @@ def written_rotary(run: Trained) -> LibraryConfig:
         rope |= {"low_freq_factor": run.option("position.low"), "high_freq_factor": run.option("position.high")}
     if kind == "yarn":
         rope["truncate"] = run.option("position.truncate") is not False
-        if (gain := run.option("position.gain")) is not None:
+        gain = run.option("position.gain")
+        if gain is not None:
             rope["attention_factor"] = gain
     return rope
 
@@ -117,7 +119,7 @@ def written_rotary(run: Trained) -> LibraryConfig:
 def rotations(
     settings: LibrarySettings, full: tuple[str, float], near: tuple[str, float]
 ) -> dict[str, Mapping[str, Any]]:
-    """The rotary positions of each type of layer, of both ways to write them. Raises UserError for anything else.
+    """Return the rotary mapping of each type of layer, of older or newer files. Raises UserError for anything else.
 
     full, near: the keys of the bases in older files, and their defaults
     """
@@ -127,13 +129,13 @@ def rotations(
         raise UserError(f"{settings.name}: rope_parameters={quoted(rope)}: expected {FULL} and {SLIDING}")
     where = f"{settings.name}: rope_parameters"
     declared = {
-        each: {"rope_theta": base, **mapping(where, each, rope.get(each) or {})} for each, base in bases.items()
+        kind: {"rope_theta": base, **mapping(where, kind, rope.get(kind) or {})} for kind, base in bases.items()
     }
     return declared | {FULL: declared[FULL] | settings.mapping("rope_scaling")}
 
 
 def window_base(settings: LibrarySettings, rope: Mapping[str, Any]) -> float:
-    """The base of the layers with a window, whose positions are not scaled."""
+    """Return the base of the layers with a window. Their positions are not scaled; a scaling is noted as a problem."""
     rest = {key: value for key, value in rope.items() if key != "rope_theta"}
     if rest not in ({}, {"rope_type": "default"}):
         settings.problems.append(f"rope_parameters.{SLIDING}={quoted(rest)}: expected rope_type='default' alone")
@@ -141,7 +143,7 @@ def window_base(settings: LibrarySettings, rope: Mapping[str, Any]) -> float:
 
 
 def written_rotations(run: Trained) -> LibraryConfig:
-    """The rotary positions of each type of layer."""
+    """Return the rotary mapping of each type of layer of a model."""
     near = next((layer for layer in run.layers if "window" in layer["token_mixer"]), run.layers[0])
     local = {"rope_type": "default", "rope_theta": float(near["position"].get("base") or 10000.0)}
     return {FULL: written_rotary(run), SLIDING: local}

@@ -1,4 +1,4 @@
-"""A library's config, read key by key: what no key of ours expresses is refused by its name."""
+"""A library's config, read key by key: a key that nothing of ours expresses is refused by its name."""
 
 from __future__ import annotations
 
@@ -11,13 +11,6 @@ from blockyard.weights.convert.declared_sizes import Stored, flag, mapping, real
 
 # The config of a class of transformers or timm, or a part of it, under the keys that the library gives them.
 LibraryConfig = dict[str, Any]
-
-
-def inverse(names: Mapping[str, str]) -> dict[str, str]:
-    """Their names of values by ours: of several for one of ours, the first."""
-    return {ours: theirs for theirs, ours in reversed(list(names.items()))}
-
-
 ABSENT: Any = object()  # the default of a key that must be there
 _LONGEST = 64  # numbers in a list
 # Keys that do not change what a model computes in evaluation: bookkeeping, token ids, generation, initialisation.
@@ -36,9 +29,9 @@ _HARMLESS = """
     typical_p unk_token_id use_bfloat16 use_cache xla_device
 """
 HARMLESS = frozenset(_HARMLESS.split())
-# Dropout is of training, where our own options of the same name are.
+# Dropout affects training only, for which our own options count.
 _TRAINING = ("dropout", "_pdrop", "dropout_prob", "dropout_rate", "layerdrop")
-# What every converter needs to be so where it is there.
+# Keys that may be absent, and must otherwise have one of these values.
 PLAIN: dict[str, tuple[Any, ...]] = {
     "is_decoder": (False,),
     "add_cross_attention": (False,),
@@ -49,11 +42,11 @@ PLAIN: dict[str, tuple[Any, ...]] = {
 
 
 class LibrarySettings:
-    """The keys of a config, each taken once; `finish` refuses those that are left.
+    """The keys of a config, each taken once; `finish` refuses keys that are left.
 
-    values: plain data; name: what messages call it, such as the path of the file
-    stored: what the file of weights bounds; None where there is no file
-    has_own_head: whether the file's output layer differs from its table, so that they are not tied whatever is declared
+    values: plain data; name: of the config in messages, such as the path of the file
+    stored: the bounds from the file of weights; None without a file
+    has_own_head: the file's output layer differs from its table, so that they are not tied whatever the config declares
     """
 
     def __init__(
@@ -64,7 +57,7 @@ class LibrarySettings:
         self.taken: set[str] = set()
 
     def take(self, key: str, default: Any = ABSENT) -> Any:
-        """The value of a key. Raises UserError where it is absent and has no default."""
+        """Return the value of a key. Raises UserError if it is absent and has no default."""
         self.taken.add(key)
         if key in self.values:
             return self.values[key]
@@ -73,30 +66,30 @@ class LibrarySettings:
         return default
 
     def integer(self, key: str, default: Any = ABSENT, *, least: int = 1, is_dimension: bool = True) -> int:
-        """A whole number within its bounds. Raises UserError for anything else.
+        """Return a whole number within its bounds. Raises UserError for anything else.
 
-        is_dimension: whether a weight has this dimension, or a larger one; a default is of the library and not checked
+        is_dimension: whether a weight has this dimension, or a larger one
         """
-        stored = self.stored if key in self.values else None
+        stored = self.stored if key in self.values else None  # a default is the library's and needs no check
         value = self.take(key, default)
         return whole_number(self.name, key, value, least=least, stored=stored, is_dimension=is_dimension)
 
     def optional_integer(self, key: str, default: int | None = None, *, is_dimension: bool = True) -> int | None:
-        """The same; None where the value is null or 0, which stand for none, or for another key's value."""
+        """Return a whole number; None if the value is null or 0: the size is absent, or follows from another key."""
         value = self.take(key, default)
         if value is None or (value == 0 and isinstance(value, int)):
             return None
         return self.integer(key, default, is_dimension=is_dimension)
 
     def integers(self, key: str, default: list[int]) -> list[int]:
-        """A list of positive whole numbers, up to 64 of them. Raises UserError for anything else."""
+        """Return a list of 1 to 64 positive whole numbers. Raises UserError for anything else."""
         value = self.take(key, default)
         if not isinstance(value, list | tuple) or not 1 <= len(value) <= _LONGEST:
             raise UserError(f"{self.name}: {key}={quoted(value)} is not a list of 1 to {_LONGEST} whole numbers")
-        return [whole_number(self.name, key, each, is_dimension=False) for each in value]
+        return [whole_number(self.name, key, number, is_dimension=False) for number in value]
 
     def number(self, key: str, default: Any = ABSENT, *, above: float = -math.inf) -> float:
-        """A finite number above a bound; above 0 and at most 1 where it is an epsilon. Raises UserError otherwise."""
+        """Return a finite number above a bound; an epsilon is above 0 and at most 1. Raises UserError otherwise."""
         value = real_number(self.name, key, self.take(key, default))
         if "eps" in key and not 0 < value <= 1:
             raise UserError(f"{self.name}: {key}={value}: expected a number above 0, at most 1")
@@ -105,30 +98,31 @@ class LibrarySettings:
         return value
 
     def flag(self, key: str, default: Any = ABSENT) -> bool:
-        """True or false. Raises UserError for anything else."""
+        """Return true or false. Raises UserError for anything else."""
         return flag(self.name, key, self.take(key, default))
 
     def is_tied(self, default: bool) -> bool:
-        """Whether the output layer is the table of token ids. Raises UserError for a key that is not true or false."""
+        """Return whether the output layer is the table of token ids. Raises UserError for a value of another type."""
         return self.flag("tie_word_embeddings", default) and not self.has_own_head
 
     def mapping(self, key: str) -> dict[str, Any]:
-        """A mapping; empty where the key is absent or null. Raises UserError for anything else."""
+        """Return a mapping; empty if the key is absent or null. Raises UserError for anything else."""
         value = self.take(key, None)
         return {} if value is None else mapping(self.name, key, value)
 
     def must(self, key: str, *allowed: Any, default: Any = ABSENT, why: str = "") -> None:
-        """Notes a problem where a value is none of the allowed ones.
+        """Note a problem if a value is none of the allowed values.
 
-        default: the value where the key is absent; the first allowed one where the class has such a default, or no key
+        default: the value of an absent key; without it the first allowed value
         """
         value = self.take(key, allowed[0] if default is ABSENT else default)
         if value not in allowed:
             expected = " or ".join(map(repr, allowed))
-            self.problems.append(f"{key}={quoted(value)}{f' ({why})' if why else ''}: expected {expected}")
+            reason = f" ({why})" if why else ""
+            self.problems.append(f"{key}={quoted(value)}{reason}: expected {expected}")
 
     def one_of(self, key: str, names: Mapping[str, str], default: str) -> str:
-        """Our name of a value of theirs; a value without one is noted as a problem."""
+        """Return our name of a library's value; a value without a name is noted as a problem. names: library -> ours"""
         value = self.take(key, default)
         if not isinstance(value, str) or value not in names:
             self.problems.append(f"{key}={quoted(value)}: expected {' or '.join(names)}")
@@ -147,3 +141,8 @@ class LibrarySettings:
         ]
         if self.problems or unknown:
             raise UserError(f"{self.name}: preset={preset} cannot express " + "; ".join([*self.problems, *unknown]))
+
+
+def inverse(names: Mapping[str, str]) -> dict[str, str]:
+    """Return the library's name of each of our values; the first of several. names: library -> ours"""
+    return {model_name: library_name for library_name, model_name in reversed(list(names.items()))}

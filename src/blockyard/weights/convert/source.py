@@ -21,8 +21,11 @@ from blockyard.weights.convert.declared_sizes import Stored, mapping, names
 from blockyard.weights.convert.rules import has_own_head
 from blockyard.weights.convert.settings import LibrarySettings
 from blockyard.weights.convert.timm_models import checked_arguments, describe
+from blockyard.weights.sources import LIBRARY_CONFIG
 
-# The ends of names in older files.
+TOKENIZER = "tokenizer.json"  # of Hugging Face's `tokenizers`
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+# The ends of names in older files -> their ends in current ones.
 _OLD = {
     ".gamma": ".weight",
     ".beta": ".bias",
@@ -32,7 +35,7 @@ _OLD = {
 
 
 def aligned(weights: Mapping[str, Tensor], expected: Iterable[str]) -> dict[str, Tensor]:
-    """The weights under names that differ from older ones, or from those of the model inside, by their beginning.
+    """Return weights of older files, or of a model without its head, under the expected names.
 
     A renaming by which two weights would have one name is not used: it would drop one of them.
     """
@@ -55,17 +58,13 @@ def aligned(weights: Mapping[str, Tensor], expected: Iterable[str]) -> dict[str,
     return dict(zip(best, weights.values(), strict=True))
 
 
-CONFIG, TOKENIZER = "config.json", "tokenizer.json"
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-
-
 @dataclass(frozen=True)
 class LibrarySource:
-    """What an import reads.
+    """The content of a library's checkpoint.
 
-    foreign: the library's config in our terms; weights: by their names, as the converter's rules have them
-    tokenizer: the file of Hugging Face's `tokenizers`, where there is one
-    sha256: of the files of weights; config: theirs
+    foreign: the library's config in our terms; weights: under the library names of the converter's rules
+    tokenizer: the file of Hugging Face's `tokenizers`, if there is one
+    sha256: of the files of weights; config: the library's
     """
 
     path: Path
@@ -78,7 +77,7 @@ class LibrarySource:
 
     @property
     def architecture(self) -> str:
-        """The library's class that the config names; the converter's where it names none with the same head."""
+        """The class that the config names; the converter's class if the config names none with the same head."""
         accepted = {self.converter.architecture, *self.converter.others}
         named = (name for name in self.config.get("architectures") or () if name in accepted)
         return next(named, self.converter.architecture)
@@ -90,7 +89,7 @@ class LibrarySource:
 
     @property
     def partly(self) -> str:
-        """Why it is only a part of a model of ours; "" where it is a whole one."""
+        """The reason why it is only a part of a model of ours; "" for a whole one."""
         return self.converter.partly or self.foreign.partly
 
 
@@ -108,7 +107,7 @@ def read_source(path: str | Path, preset: str | None = None, timm: str | None = 
         raise UserError(f"as={preset}: no converter{hint} (there are {', '.join(converters())})")
     folder = path if path.is_dir() else path.parent
     files = _files(path)
-    config = _config(folder / CONFIG) if path.is_dir() or timm is None else {}
+    config = _config(folder / LIBRARY_CONFIG) if path.is_dir() or timm is None else {}
     stored = Stored.of(shapes_of(files))
     if timm is not None or "architecture" in config:
         converter, settings = _of_timm(timm or config["architecture"], config, preset, folder, stored)
@@ -118,7 +117,7 @@ def read_source(path: str | Path, preset: str | None = None, timm: str | None = 
     settings.finish(converter.preset)
     tensors = read_files(files)
     weights = _aligned(tensors, foreign)
-    if has_own_head(foreign.rules, weights):  # transformers does not tie it either
+    if has_own_head(foreign.rules, weights):  # transformers does not tie such weights, whatever its config says
         settings = LibrarySettings(settings.values, settings.name, settings.stored, has_own_head=True)
         foreign = converter.read(settings)
         weights = _aligned(tensors, foreign)
@@ -135,11 +134,11 @@ def read_source(path: str | Path, preset: str | None = None, timm: str | None = 
 
 
 def _aligned(tensors: Mapping[str, Tensor], foreign: Foreign) -> dict[str, Tensor]:
-    return aligned(tensors, [name for rule in foreign.rules for name in rule.theirs])
+    return aligned(tensors, [name for rule in foreign.rules for name in rule.library_names])
 
 
 def _files(path: Path) -> list[Path]:
-    """The files of weights. Raises UserError where there are none that can be read safely."""
+    """Return the files of weights. Raises UserError if none can be read safely."""
     if path.is_file():
         if path.suffix != ".safetensors":
             raise UserError(f"{path} is no .safetensors file; other formats may hold code and are not read")
@@ -156,8 +155,10 @@ def _files(path: Path) -> list[Path]:
     if single:
         raise UserError(f"{path} has several .safetensors files and no {INDEX}; give one of them")
     pickles = [file.name for pattern in _PICKLES for file in sorted(path.glob(pattern))]
-    why = f"; {', '.join(pickles)} may hold code and is not read: save it as safetensors" if pickles else ""
-    raise UserError(f"{path} has no {WEIGHTS}{why}")
+    if pickles:
+        names = ", ".join(pickles)
+        raise UserError(f"{path} has no {WEIGHTS}; {names} may hold code and is not read: save it as safetensors")
+    raise UserError(f"{path} has no {WEIGHTS}")
 
 
 def _config(path: Path) -> dict[str, Any]:
@@ -178,37 +179,40 @@ def _of_transformers(
     config: Mapping[str, Any], folder: Path, preset: str | None, stored: Stored
 ) -> tuple[Converter, LibrarySettings]:
     kind = config.get("model_type")
-    by_type = {each.model_type: each for each in converters().values() if each.library == "transformers"}
+    of_library = [converter for converter in converters().values() if converter.library == "transformers"]
+    by_type = {converter.model_type: converter for converter in of_library}
     if preset is None and (not isinstance(kind, str) or kind not in by_type):
+        there = ", ".join(sorted(by_type))
         raise UserError(
-            f"{folder / CONFIG}: model_type={quoted(kind)} has no converter (there are {', '.join(sorted(by_type))}); "
+            f"{folder / LIBRARY_CONFIG}: model_type={quoted(kind)} has no converter (there are {there}); "
             "as=PRESET reads it as one of another name"
         )
     converter = by_type[str(kind)] if preset is None else converters()[preset]
     if converter.library != "transformers":
-        raise UserError(f"as={preset} reads {converter.name}; {folder / CONFIG} is of transformers")
-    architectures = names(str(folder / CONFIG), "architectures", config.get("architectures") or ())
+        raise UserError(f"as={preset} reads {converter.name}; {folder / LIBRARY_CONFIG} is of transformers")
+    architectures = names(str(folder / LIBRARY_CONFIG), "architectures", config.get("architectures") or ())
     heads = {converter.architecture, *converter.others}
-    bare = re.compile(r"[A-Za-z0-9]+(?<!Heads)(?<!Head)Model")  # a model without a head, such as GPT2Model
+    # A model without a head, such as GPT2Model; but GPT2DoubleHeadsModel and GPT2LMHeadModel have one.
+    bare = re.compile(r"[A-Za-z0-9]+(?<!Heads)(?<!Head)Model")
     other = [name for name in architectures if name not in heads and not bare.fullmatch(name)]
     if preset is None and other:
         raise UserError(
-            f"{folder / CONFIG}: architectures={architectures}; preset={converter.preset} reads "
+            f"{folder / LIBRARY_CONFIG}: architectures={architectures}; preset={converter.preset} reads "
             f"{' or '.join(sorted(heads))}. as={converter.preset} takes what both have in common"
         )
     values = dict(config)
     first = special_id(folder / TOKENIZER, "[CLS]", "<s>")
     if first is not None:
         values.setdefault("cls_token_id", first)
-    return converter, LibrarySettings(values, str(folder / CONFIG), stored)
+    return converter, LibrarySettings(values, str(folder / LIBRARY_CONFIG), stored)
 
 
 def special_id(path: Path, *names: str) -> int | None:
-    """The id of the special token of one of these names in a file of `tokenizers`, if it has one."""
+    """Return the id of the special token with one of these names in a file of `tokenizers`, if it has one."""
     try:
         content = read_json(path)
         added = content.get("added_tokens") or []
-        return next((int(each["id"]) for each in added if each.get("content") in names), None)
+        return next((int(token["id"]) for token in added if token.get("content") in names), None)
     except (OSError, ValueError, TypeError, AttributeError, KeyError):
         return None  # `tokenizer=pretrained` refuses a damaged file with the reason
 
@@ -217,8 +221,8 @@ def _of_timm(
     name: Any, config: Mapping[str, Any], preset: str | None, folder: Path, stored: Stored
 ) -> tuple[Converter, LibrarySettings]:
     if not isinstance(name, str):
-        raise UserError(f"{folder / CONFIG}: architecture={quoted(name)} is not the name of a model of timm")
-    arguments = mapping(str(folder / CONFIG), "model_args", config.get("model_args") or {})
+        raise UserError(f"{folder / LIBRARY_CONFIG}: architecture={quoted(name)} is not the name of a model of timm")
+    arguments = mapping(str(folder / LIBRARY_CONFIG), "model_args", config.get("model_args") or {})
     if "num_classes" in config:
         arguments.setdefault("num_classes", config["num_classes"])
     kind, sizes = describe(name, checked_arguments(name, arguments, stored))
@@ -237,5 +241,5 @@ def _hash(files: Iterable[Path]) -> str:
 
 
 def plain(config: Mapping[str, Any]) -> str:
-    """A config as a library writes it."""
+    """Return the text of a config as a library writes it."""
     return json.dumps(config, indent=2, sort_keys=True) + "\n"

@@ -1,4 +1,4 @@
-"""Models of timm: their sizes, read off the library's own model on the meta device, and names that fit a run."""
+"""Models of timm: their sizes, read from the library's own model on the meta device, and names that fit a run."""
 
 from __future__ import annotations
 
@@ -9,44 +9,37 @@ from blockyard.errors import UserError, first_line, near, quoted
 from blockyard.weights.convert.declared_sizes import Stored, flag, real_number, whole_number
 from blockyard.weights.convert.settings import LibraryConfig
 
-# Names whose sizes an export tries, of each preset: timm fixes width, depth and patch by them.
+# The names that an export tries, by preset: in timm they fix width, depth and patch.
 _NAMES = {
     "mixer": ("mixer_s32_224", "mixer_s16_224", "mixer_b32_224", "mixer_b16_224", "mixer_l32_224", "mixer_l16_224"),
     "gmlp": ("gmlp_ti16_224", "gmlp_s16_224", "gmlp_b16_224"),
 }
-# Modules of a block or a model that have weights and no counterpart with us.
+# Modules of a model that no preset has.
 _EXTRAS = ("norm_pre", "fc_norm", "attn_pool")
 
 # Arguments of a model of timm that a file may set, and the type of each. All others are refused: some open files
 # (checkpoint_path), download (pretrained) or change what the model is (features_only, pretrained_cfg).
 _NUMBERS = ("img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "num_heads", "reg_tokens")
-_FLAGS: tuple[str, ...] = (
-    "class_token",
-    "no_embed_class",
-    "qkv_bias",
-    "qk_norm",
-    "pre_norm",
-    "fc_norm",
-    "final_norm",
-    "proj_bias",
+_FLAGS = (
+    *("class_token", "no_embed_class", "qkv_bias", "qk_norm", "pre_norm", "fc_norm", "final_norm", "proj_bias"),
+    *("dynamic_img_size", "dynamic_img_pad", "reg_prefix", "scale_attn_norm", "scale_mlp_norm", "flatten"),
 )
-_FLAGS += ("dynamic_img_size", "dynamic_img_pad", "reg_prefix", "scale_attn_norm", "scale_mlp_norm", "flatten")
 _NAMES_OF = ("global_pool", "act_layer", "pos_embed", "norm_layer", "weight_init")
 _RATES = ("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate")
 _RATIOS = ("mlp_ratio", "init_values")
-INITIAL = 1e-5  # value of LayerScale, which the weights replace
+INITIAL = 1e-5  # of LayerScale; the weights replace it
 _WIDEST = 64.0  # ratio of a hidden width
 
 
 def checked_arguments(name: str, arguments: Mapping[str, Any], stored: Stored | None = None) -> LibraryConfig:
-    """Arguments of a model of timm from a file. Raises UserError for one that is unknown, or out of its bounds."""
+    """Return the arguments of a model of timm from a file. Raises UserError for an unknown one, or bad values."""
     where, checked = f"cannot build {name}: model_args", dict[str, Any]()
     for key, value in arguments.items():
         if key in _NUMBERS:
             pair = value if isinstance(value, list) and len(value) == 2 and "size" in key else [value]
             least = 0 if key in ("num_classes", "reg_tokens") else 1
             of_file = None if key in ("img_size", "num_classes") else stored
-            numbers = [whole_number(where, key, each, least=least, stored=of_file) for each in pair]
+            numbers = [whole_number(where, key, number, least=least, stored=of_file) for number in pair]
             checked[key] = tuple(numbers) if isinstance(value, list) else numbers[0]
         elif value is None and key in (*_FLAGS, *_NAMES_OF, *_RATIOS):
             checked[key] = None
@@ -58,8 +51,8 @@ def checked_arguments(name: str, arguments: Mapping[str, Any], stored: Stored | 
             checked[key] = real_number(where, key, value)
         elif key in _RATIOS:
             pair = value if isinstance(value, list) and len(value) == 2 else [value]
-            ratios = [real_number(where, key, each) for each in pair]
-            if any(not 0 < each <= _WIDEST for each in ratios):
+            ratios = [real_number(where, key, ratio) for ratio in pair]
+            if any(not 0 < ratio <= _WIDEST for ratio in ratios):
                 raise UserError(f"{where}: {key}={quoted(value)}: expected numbers above 0, at most {_WIDEST:g}")
             checked[key] = tuple(ratios) if isinstance(value, list) else ratios[0]
         else:
@@ -69,13 +62,14 @@ def checked_arguments(name: str, arguments: Mapping[str, Any], stored: Stored | 
 
 
 def create(name: str, arguments: Mapping[str, Any]) -> Any:
-    """A model of timm without memory for its weights. Raises UserError for a name or arguments that it refuses."""
+    """Return a model of timm without memory for its weights. Raises UserError if timm refuses it."""
     import timm
     import torch
 
     if not timm.is_model(name):
-        hint = near(name, timm.list_models())
-        raise UserError(f"timm has no model {name!r}" + (f"; did you mean {', '.join(hint)}?" if hint else ""))
+        names = near(name, timm.list_models())
+        hint = f"; did you mean {', '.join(names)}?" if names else ""
+        raise UserError(f"timm has no model {name!r}{hint}")
     try:
         with torch.device("meta"):
             return timm.create_model(name, pretrained=False, **arguments)
@@ -85,11 +79,12 @@ def create(name: str, arguments: Mapping[str, Any]) -> Any:
 
 
 def describe(name: str, arguments: Mapping[str, Any]) -> tuple[str, LibraryConfig]:
-    """The preset of a timm model and its sizes. Raises UserError for a model that no preset is like."""
+    """Return the preset of a timm model, and its sizes. Raises UserError for a model that no preset is like."""
     model = create(name, arguments)
     kind = type(model).__name__
     if kind == "VisionTransformer":
-        return ("dinov2" if _weighted(getattr(model.blocks[0], "ls1", None)) else "vit"), _vision_transformer(model)
+        has_layer_scale = _weighted(getattr(model.blocks[0], "ls1", None))
+        return ("dinov2" if has_layer_scale else "vit"), _vision_transformer(model)
     if kind == "MlpMixer":
         inner = type(model.blocks[0]).__name__
         readers = {"MixerBlock": ("mixer", _mixer), "SpatialGatingBlock": ("gmlp", _gated)}
@@ -136,7 +131,7 @@ def _vision_transformer(model: Any) -> LibraryConfig:
     for name, module in extras.items():
         if _weighted(module):
             raise UserError(f"the model has {name}, which preset=vit has not")
-    return _common(model, model.patch_embed) | {
+    sizes = {
         "num_heads": block.attn.num_heads,
         "hidden": block.mlp.fc1.out_features,
         "eps": block.norm1.eps,
@@ -146,8 +141,10 @@ def _vision_transformer(model: Any) -> LibraryConfig:
         "reg_tokens": model.num_reg_tokens,
         "no_embed_class": model.no_embed_class,
         "pos_embed": model.pos_embed is not None,
-        **({"init_values": INITIAL} if _weighted(block.ls1) else {}),
     }
+    if _weighted(block.ls1):
+        sizes["init_values"] = INITIAL
+    return _common(model, model.patch_embed) | sizes
 
 
 def _mixer(model: Any) -> LibraryConfig:
@@ -186,27 +183,29 @@ def _metaformer(model: Any) -> LibraryConfig:
 
 
 def arguments_of(preset: str, sizes: Mapping[str, Any]) -> tuple[str, LibraryConfig]:
-    """A name of timm and arguments that build a model of these sizes. Raises UserError where there is none."""
+    """Return a name of timm and arguments that build a model of these sizes. Raises UserError if no name fits."""
     shared = {key: sizes[key] for key in ("img_size", "in_chans", "num_classes")}
     if preset in ("vit", "dinov2"):
-        own = {key: sizes[key] for key in ("patch_size", "embed_dim", "depth", "num_heads", "class_token")}
-        own |= {key: sizes[key] for key in ("reg_tokens", "no_embed_class", "global_pool")}
-        own["mlp_ratio"] = sizes["hidden"] / sizes["embed_dim"]
+        names = ("patch_size", "embed_dim", "depth", "num_heads", "class_token", "reg_tokens")
+        arguments = shared | {key: sizes[key] for key in (*names, "no_embed_class", "global_pool")}
+        arguments["mlp_ratio"] = sizes["hidden"] / sizes["embed_dim"]
         if sizes["global_pool"] == "avg":
-            own["fc_norm"] = False  # ours normalises before the mean
+            arguments["fc_norm"] = False  # our model normalises before the mean
         if preset == "dinov2":
-            own["init_values"] = sizes["init_values"]
-        return "vit_tiny_patch16_224", shared | own
+            arguments["init_values"] = sizes["init_values"]
+        return "vit_tiny_patch16_224", arguments  # each of its sizes is among the arguments
     if preset == "mixer":
         dim = sizes["embed_dim"]
         shared["mlp_ratio"] = [sizes["token_hidden"] / dim, sizes["hidden"] / dim]
     there = []
     for name in _NAMES[preset]:
-        _, have = describe(name, shared)
-        fixed = ("embed_dim", "depth", "patch_size", *(("hidden",) if preset == "gmlp" else ()))
-        if all(have[key] == sizes[key] for key in fixed):
+        _, fixed = describe(name, shared)
+        keys = ["embed_dim", "depth", "patch_size"]
+        if preset == "gmlp":
+            keys.append("hidden")  # an argument of the other classes
+        if all(fixed[key] == sizes[key] for key in keys):
             return name, shared
-        there.append(f"{name} (dim={have['embed_dim']}, depth={have['depth']}, patches of {have['patch_size']})")
+        there.append(f"{name} (dim={fixed['embed_dim']}, depth={fixed['depth']}, patches of {fixed['patch_size']})")
     raise UserError(
         f"timm's names fix the sizes of this model, and none has model.dim={sizes['embed_dim']}, "
         f"model.depth={sizes['depth']}, tokenizer.size={sizes['patch_size']}: there are {', '.join(there)}"

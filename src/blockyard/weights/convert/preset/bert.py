@@ -41,28 +41,32 @@ def layers(names: dict[str, str], prefix: str, inner: str = "attention.self") ->
 
 
 def table(module: str, is_tied: bool) -> ConversionRule:
-    """Our table of token ids and head: theirs plus the vector of the first token type, and theirs as it is.
+    """Return the rule of the table of token ids and the head. The vector of the first token type is added to the table.
 
-    Back, the vector of the token types is zero.
+    An exported model has zeros as vectors of the token types.
     """
-    word_table, types = (f"{module}.{each}_embeddings.weight" for each in ("word", "token_type"))
-    head = ("cls.predictions.decoder.weight",)
-    more, aliases = ((), head) if is_tied else (head, ())
+    tables = (f"{module}.word_embeddings.weight", f"{module}.token_type_embeddings.weight")
+    head = "cls.predictions.decoder.weight"
 
-    def to_ours(parts: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [parts[0] + parts[1][0], parts[2] if more else parts[0]]
+    def to_model(parts: Sequence[Tensor]) -> Sequence[Tensor]:
+        word_table, types = parts[:2]
+        return [word_table + types[0], word_table if is_tied else parts[2]]
 
-    def to_theirs(own: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [own[0], torch.zeros(2, own[0].shape[1]), *(own[1:] if more else ())]
+    def to_library(model_tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        word_table, output_layer = model_tensors
+        types = torch.zeros(2, word_table.shape[1])
+        return [word_table, types] if is_tied else [word_table, types, output_layer]
 
-    ours = ("embedder.symbols.weight", "head.proj.weight")
-    return ConversionRule(ours, (word_table, types, *more), to_ours, to_theirs, aliases=aliases)
+    model_names = ("embedder.symbols.weight", "head.proj.weight")
+    if is_tied:
+        return ConversionRule(model_names, tables, to_model, to_library, aliases=(head,))
+    return ConversionRule(model_names, (*tables, head), to_model, to_library)
 
 
 def encoder(activation: str = "gelu", *, has_masked_head: bool = False) -> list[keys.Key]:
     """Return the keys of BERT, FNet, GIT and ViLT.
 
-    activation: theirs, where a config names none
+    activation: of a config that names none
     has_masked_head: the head of masked language models has the activation and the epsilon of the blocks
     """
     of_head = ("head.hidden", "head.hidden_eps") if has_masked_head else ("", "")
@@ -83,7 +87,7 @@ NORM = {"blocks.0.first_norm": "bert.embeddings.LayerNorm"}
 
 
 def masked_head(is_tied: bool, module: str) -> list[ConversionRule]:
-    """Rules of the table of token ids, the positions and the head of masked language models."""
+    """Return the rules of the table of token ids, the positions and the head of masked language models."""
     transform = "cls.predictions.transform"
     head = modules({"head.hidden.proj": f"{transform}.dense", "head.hidden.norm": f"{transform}.LayerNorm"})
     return [
@@ -95,7 +99,7 @@ def masked_head(is_tied: bool, module: str) -> list[ConversionRule]:
 
 
 def is_elsewhere(name: str) -> bool:
-    """Whether a weight is of another task (the pooler, the next sentence), or there twice."""
+    """Return whether a weight is of another task (the pooler, the next sentence), or stored twice."""
     others = ("bert.pooler.", "cls.seq_relationship.")
     return name.startswith(others) or name.endswith(("position_ids", "token_type_ids"))
 
@@ -120,19 +124,19 @@ def _written_classes(run: Trained) -> LibraryConfig:
 
 
 def _first_token(first: int) -> ConversionRule:
-    """Return the rule of [CLS], which is our class token: its vector and that of the first position."""
-    ours = ("embedder.symbols.weight", "position.table", "prefix.class_token")
+    """Return the rule of [CLS], our class token. Its vector includes the vector of the first position."""
+    model_names = ("embedder.symbols.weight", "position.table", "prefix.class_token")
     names = tuple(f"bert.embeddings.{part}_embeddings.weight" for part in ("word", "position", "token_type"))
 
-    def to_ours(parts: Sequence[Tensor]) -> Sequence[Tensor]:
+    def to_model(parts: Sequence[Tensor]) -> Sequence[Tensor]:
         word_table, position_table = parts[0] + parts[2][0], parts[1]
         return [word_table, position_table[1:], word_table[first][None] + position_table[:1]]
 
-    def to_theirs(parts: Sequence[Tensor]) -> Sequence[Tensor]:
+    def to_library(parts: Sequence[Tensor]) -> Sequence[Tensor]:
         position_table = torch.cat([parts[2] - parts[0][first], parts[1]])
         return [parts[0], position_table, torch.zeros(2, parts[0].shape[1])]
 
-    return ConversionRule(ours, names, to_ours, to_theirs)
+    return ConversionRule(model_names, names, to_model, to_library)
 
 
 _MASKED = keys.declared(

@@ -1,7 +1,7 @@
 """DeepSeek V3: latent attention, and experts in groups beside a shared one in all but the first layers.
 
-Their rotation pairs neighbouring channels, ours channels half of them apart. Their shared experts are one wide one.
-Modules for several tokens ahead, which no prediction of the next token reads, are left out.
+The library's rotation pairs neighbouring channels, ours pairs channel i with channel i + half. The library stores the
+shared experts as one wide expert. Modules that predict several tokens ahead are left out: the next token ignores them.
 
 Reference: transformers DeepseekV3ForCausalLM
 """
@@ -19,15 +19,15 @@ from blockyard.weights.convert import llama_family as llama
 from blockyard.weights.convert.converter import Trained
 from blockyard.weights.convert.declared_sizes import real_number
 from blockyard.weights.convert.rotary import declared_rotary, rotary, written_rotary, yarn_gain
-from blockyard.weights.convert.rules import ConversionRule, mapped, modules, permuted, same, stacked
+from blockyard.weights.convert.rules import ConversionRule, block_modules, mapped, modules, permuted, same, stacked
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
-OURS, THEIRS = "blocks.{n}.token_mixer", "model.layers.{n}.self_attn"
+MIXER, ATTENTION = "blocks.{n}.token_mixer", "model.layers.{n}.self_attn"
 MLP = "model.layers.{n}.mlp"
 
 
 def _read_heads(settings: LibrarySettings, values: keys.Values) -> None:
-    """Check the heads of keys and values. The width of a head is that of the rotated channels in the library."""
+    """Check the heads of keys and values. In the library, `head_dim` is the number of rotated channels."""
     heads = values["model.heads"]
     kv_heads = settings.optional_integer("num_key_value_heads") or heads
     settings.optional_integer("head_dim")
@@ -55,7 +55,7 @@ def _read_attention(settings: LibrarySettings, values: keys.Values) -> list[str]
 
 
 def _written_attention(run: Trained) -> LibraryConfig:
-    """Return the keys of positions and attention, whose llama.sizes the shapes of the weights say."""
+    """Return the keys of positions and attention; the sizes follow from the shapes of the weights."""
     heads, rope = run.ctx.heads, written_rotary(run)
     latent = run.shape("blocks.0.token_mixer.proj_latent.weight")
     value = run.shape("blocks.0.token_mixer.proj_out.weight")[1] // heads
@@ -77,7 +77,7 @@ def _written_attention(run: Trained) -> LibraryConfig:
 
 
 def _read_layers(settings: LibrarySettings, values: keys.Values) -> list[llama.LayerFacts]:
-    """Read the first llama.layers, which have no llama.experts. Modules behind the last layer are skipped."""
+    """Read the number of first layers without experts. Modules behind the last layer are skipped."""
     depth, dense = values["model.depth"], settings.integer("first_k_dense_replace", 3, least=0, is_dimension=False)
     if dense >= depth:
         raise UserError(f"{settings.name}: first_k_dense_replace={dense}: no layer of {depth} has experts")
@@ -89,7 +89,7 @@ def _written_experts(run: Trained) -> LibraryConfig:
     config = llama.written_experts(run, "n_routed_experts")
     dense = config["mlp_only_layers"]
     if dense != list(range(len(dense))):
-        raise UserError("layers without channel_mixer=llama.experts must be the first ones")
+        raise UserError("layers without channel_mixer=experts must be the first ones")
     of_qwen = ("mlp_only_layers", "decoder_sparse_step", "router_aux_loss_coef")
     return {name: value for name, value in config.items() if name not in of_qwen} | {
         "first_k_dense_replace": len(dense),
@@ -97,7 +97,7 @@ def _written_experts(run: Trained) -> LibraryConfig:
 
 
 def _routed(option: str, usual: float) -> keys.Write:
-    """Return an option of the llama.experts of the last layer, and the usual value where it is null."""
+    """Return the writer of an option of the last layer's experts; the usual value if the option is null."""
     return lambda run: run.layers[-1]["channel_mixer"].get(option) or usual
 
 
@@ -117,7 +117,7 @@ def _rules(values: keys.Values) -> list[ConversionRule]:
 def _attention_rules(
     heads: int, key: int, rotated: int, value: int, rank: int, query_rank: int | None, *, pairs: bool
 ) -> list[ConversionRule]:
-    """Of latent attention. pairs: their rotation swaps neighbouring channels."""
+    """Return the rules of latent attention. pairs: the library rotates pairs of neighbouring channels"""
     order = torch.arange(rotated).view(-1, 2).T.flatten() if pairs else torch.arange(rotated)
     of_keys = torch.cat([torch.arange(rank), rank + order])
     of_head = torch.cat([torch.arange(key), key + order])
@@ -125,22 +125,22 @@ def _attention_rules(
     both = torch.arange(heads * (key + value)).view(heads, -1)
     of_latent = torch.cat([both[:, :key].flatten(), both[:, key:].flatten()])  # all keys, then all values
     queries, joined = heads * (key + rotated), rank + rotated
-    names = [f"{THEIRS}.q_proj.weight", f"{THEIRS}.kv_a_proj_with_mqa.weight"]
+    names = [f"{ATTENTION}.q_proj.weight", f"{ATTENTION}.kv_a_proj_with_mqa.weight"]
     maps = [permuted(of_queries), permuted(of_keys)]
-    rules = modules({f"{OURS}.proj_out": f"{THEIRS}.o_proj", f"{OURS}.latent_norm": f"{THEIRS}.kv_a_layernorm"})
+    rules = block_modules({"proj_out": "o_proj", "latent_norm": "kv_a_layernorm"}, ATTENTION, model_block=MIXER)
     if query_rank is not None:
-        names[0], maps[0], queries = f"{THEIRS}.q_a_proj.weight", permuted(torch.arange(query_rank)), query_rank
-        rules += modules({f"{OURS}.query_norm": f"{THEIRS}.q_a_layernorm"})
-        rules.append(mapped(f"{OURS}.proj_query.weight", f"{THEIRS}.q_b_proj.weight", *permuted(of_queries)))
+        names[0], maps[0], queries = f"{ATTENTION}.q_a_proj.weight", permuted(torch.arange(query_rank)), query_rank
+        rules += modules({f"{MIXER}.query_norm": f"{ATTENTION}.q_a_layernorm"})
+        rules.append(mapped(f"{MIXER}.proj_query.weight", f"{ATTENTION}.q_b_proj.weight", *permuted(of_queries)))
     return [
         *rules,
-        stacked(f"{OURS}.proj_in.weight", names, maps, [queries, joined]),
-        mapped(f"{OURS}.proj_latent.weight", f"{THEIRS}.kv_b_proj.weight", *permuted(of_latent)),
+        stacked(f"{MIXER}.proj_in.weight", names, maps, [queries, joined]),
+        mapped(f"{MIXER}.proj_latent.weight", f"{ATTENTION}.kv_b_proj.weight", *permuted(of_latent)),
     ]
 
 
 def _scaled(scale: float | None, width: int, rope: LibraryConfig) -> LibraryConfig:
-    """What says a factor on the scores other than 1 / sqrt(width). Raises UserError where nothing does."""
+    """Return the keys of a factor on the scores other than 1 / sqrt(width). Raises UserError if no key can say it."""
     gain = 1.0 if scale is None else math.sqrt(scale * math.sqrt(width))
     factor = rope.get("factor", 1.0)
     if math.isclose(gain, 1.0, rel_tol=1e-9):
@@ -150,7 +150,7 @@ def _scaled(scale: float | None, width: int, rope: LibraryConfig) -> LibraryConf
     return {"mscale_all_dim": (gain - 1) / (0.1 * math.log(factor))}
 
 
-# What the shapes of the weights say.
+# Options that follow from the shapes of the weights.
 SIZES = frozenset(f"token_mixer.{each}" for each in ("rank", "query_rank", "key_dim", "rotated_dim", "value_dim"))
 CONVERTER = llama.decoder(
     "deepseek_v3",

@@ -10,15 +10,14 @@ from blockyard.weights.convert.preset import vit
 from blockyard.weights.convert.rules import same
 from blockyard.weights.convert.timm_models import INITIAL
 
-SCALES = {"token_finish": "ls1", "channel_finish": "ls2"}
-
 CONVERTER = keys.declared(
     "dinov2",
     "VisionTransformer",
     [*vit.KEYS, keys.ignored("init_values"), keys.written(init_values=INITIAL)],  # where training starts
     lambda values: [
         *vit.rules(values),
-        *(same(f"blocks.{{n}}.{ours}.weight", f"blocks.{{n}}.{theirs}.gamma") for ours, theirs in SCALES.items()),
+        same("blocks.{n}.token_finish.weight", "blocks.{n}.ls1.gamma"),
+        same("blocks.{n}.channel_finish.weight", "blocks.{n}.ls2.gamma"),
     ],
     vit.images,
     library="timm",

@@ -9,7 +9,6 @@ Reference: transformers FalconH1ForCausalLM
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -24,16 +23,15 @@ from blockyard.weights.convert.preset.mamba2 import INFINITE, mixer_rules
 from blockyard.weights.convert.rules import BothWays, ConversionRule, modules, same, scaled, stacked, table_and_head
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
-ATTENTION, MAMBA = (f"blocks.{{n}}.token_mixer.members.{name}" for name in ("attention", "mamba2"))
-THEIRS = "model.layers.{n}"
+ATTENTION = "blocks.{n}.token_mixer.members.attention"
+MAMBA = "blocks.{n}.token_mixer.members.mamba2"
+LIBRARY_LAYER = "model.layers.{n}"
 NORMS = {
-    "blocks.{n}.token_norm": f"{THEIRS}.input_layernorm",
-    "blocks.{n}.channel_norm": f"{THEIRS}.pre_ff_layernorm",
+    "blocks.{n}.token_norm": f"{LIBRARY_LAYER}.input_layernorm",
+    "blocks.{n}.channel_norm": f"{LIBRARY_LAYER}.pre_ff_layernorm",
 }
 ONES = ("lm_head", "embedding", "key", "attention_out", "attention_in", "ssm_in", "ssm_out")
 MEMBER = "token_mixer.members"
-
-
 MIXER = f"{MEMBER}.mamba2"
 
 
@@ -41,14 +39,14 @@ def _read_factors(settings: LibrarySettings, values: keys.Values) -> None:
     """Read the multipliers. Raises UserError for one that is 0."""
     factors = {name: settings.number(f"{name}_multiplier", 1.0) for name in ONES}
     gate, down = _numbers(settings, "mlp_multipliers", 2)
-    of_parts = [each * factors["ssm_in"] for each in _numbers(settings, "ssm_multipliers", 5)]
+    of_parts = [factor * factors["ssm_in"] for factor in _numbers(settings, "ssm_multipliers", 5)]
     if not all((*factors.values(), gate, down, *of_parts)):
         raise UserError(f"{settings.name}: a multiplier is 0")
     values |= {"factors": factors, "gate": gate, "down": down, "parts": of_parts}
 
 
 def _read_mamba(settings: LibrarySettings, values: keys.Values) -> list[str]:
-    """Read the heads and the norm of Mamba-2, whose usual values ours has as null."""
+    """Read the heads and the norm of Mamba-2. Our options are null for their usual values."""
     heads, inner = settings.integer("mamba_n_heads", 128), _inner(settings, values["model.dim"])
     width = inner // heads
     if settings.take("mamba_d_head", "auto") not in ("auto", width) or inner % heads:
@@ -67,10 +65,8 @@ def _read_mamba(settings: LibrarySettings, values: keys.Values) -> list[str]:
 
 def _written_mamba(run: Trained) -> LibraryConfig:
     mamba = run.option(MIXER) or {}
-    heads, width = (
-        mamba.get("num_heads") or run.ctx.heads,
-        mamba.get("value_dim") or 2 * run.ctx.dim // run.ctx.heads,
-    )
+    heads = mamba.get("num_heads") or run.ctx.heads
+    width = mamba.get("value_dim") or 2 * run.ctx.dim // run.ctx.heads
     norm = mamba.get("norm") or "after_gate"
     return {
         "mamba_d_ssm": heads * width,
@@ -82,7 +78,7 @@ def _written_mamba(run: Trained) -> LibraryConfig:
 
 
 def _read_tied(settings: LibrarySettings, values: keys.Values) -> list[str]:
-    """Read whether there is one table: where its factors differ for the table and the head, ours are two."""
+    """Read whether table and head are one weight. Our model has two if their factors differ."""
     is_tied, factors = settings.is_tied(False), values["factors"]
     one_table = is_tied and factors["embedding"] == factors["lm_head"] == 1.0
     values |= {"is_tied": is_tied, "one_table": one_table}
@@ -91,19 +87,23 @@ def _read_tied(settings: LibrarySettings, values: keys.Values) -> list[str]:
 
 def _rules(values: keys.Values) -> list[ConversionRule]:
     factors, gate, inner = values["factors"], values["gate"], values["inner"]
-    of_inputs = [factors["attention_in"] * each for each in (1.0, factors["key"], 1.0)]
-    names = [f"{THEIRS}.self_attn.{each}_proj.weight" for each in "qkv"]
-    mlp = [f"{THEIRS}.feed_forward.{each}_proj.weight" for each in ("gate", "up")]
-    own_keys = values["kv_heads"] * values["head_dim"]
-    widths = [values["model.heads"] * values["head_dim"], own_keys, own_keys]
+    of_inputs = [factors["attention_in"], factors["attention_in"] * factors["key"], factors["attention_in"]]
+    names = [f"{LIBRARY_LAYER}.self_attn.{part}_proj.weight" for part in "qkv"]
+    mlp = f"{LIBRARY_LAYER}.feed_forward"
+    width_of_keys = values["kv_heads"] * values["head_dim"]
+    widths = [values["model.heads"] * values["head_dim"], width_of_keys, width_of_keys]
     state = values[f"{MIXER}.groups"] * values[f"{MIXER}.state"]
     of_mamba = [inner, inner, state, state, values["mamba_heads"]]
     return [
-        stacked(f"{ATTENTION}.proj_in.weight", names, [_times(each) for each in of_inputs], widths),
-        scaled(f"{ATTENTION}.proj_out.weight", f"{THEIRS}.self_attn.o_proj.weight", factors["attention_out"]),
+        stacked(f"{ATTENTION}.proj_in.weight", names, [_times(factor) for factor in of_inputs], widths),
+        scaled(f"{ATTENTION}.proj_out.weight", f"{LIBRARY_LAYER}.self_attn.o_proj.weight", factors["attention_out"]),
         *_mamba_rules(of_mamba, values["parts"], factors["ssm_out"]),
-        stacked("blocks.{n}.channel_mixer.proj_in.weight", mlp, [_times(gate), _times(1.0)]),
-        scaled("blocks.{n}.channel_mixer.proj_out.weight", f"{THEIRS}.feed_forward.down_proj.weight", values["down"]),
+        stacked(
+            "blocks.{n}.channel_mixer.proj_in.weight",
+            [f"{mlp}.gate_proj.weight", f"{mlp}.up_proj.weight"],
+            [_times(gate), _times(1.0)],
+        ),
+        scaled("blocks.{n}.channel_mixer.proj_out.weight", f"{mlp}.down_proj.weight", values["down"]),
         *modules(NORMS),
         same("final_norm.weight", "model.final_layernorm.weight"),
         *_table_rules(values["is_tied"], values["one_table"], factors["embedding"], factors["lm_head"]),
@@ -111,58 +111,64 @@ def _rules(values: keys.Values) -> list[ConversionRule]:
 
 
 def _numbers(settings: LibrarySettings, key: str, count: int) -> list[float]:
-    """A list of multipliers, all one where there is none. Raises UserError for anything else."""
+    """Return a list of multipliers, each 1 if the config has none. Raises UserError for anything else."""
     value = settings.take(key, None)
     value = [1.0] * count if value is None else value
     if not isinstance(value, list | tuple) or len(value) != count:
         raise UserError(f"{settings.name}: {key}={quoted(value)} is not a list of {count} numbers")
-    return [real_number(settings.name, key, each) for each in value]
+    return [real_number(settings.name, key, multiplier) for multiplier in value]
 
 
 def _inner(settings: LibrarySettings, dim: int) -> int:
-    """The inner channels of Mamba-2."""
+    """Return the number of inner channels of Mamba-2."""
     multiple = settings.integer("mamba_expand", 2, is_dimension=False)
     return settings.optional_integer("mamba_d_ssm") or multiple * dim
 
 
 def _times(factor: float) -> BothWays:
-    """A factor, and its inverse."""
+    """Return the map that multiplies by a factor, and its inverse."""
     return (lambda x: x * factor), (lambda x: x / factor)
 
 
 def _mamba_rules(widths: Sequence[int], factors: Sequence[float], out: float) -> list[ConversionRule]:
-    """Of Mamba-2. widths, factors: of z, x, B, C and the steps in its first map; out: the factor of its last."""
-    theirs = f"{THEIRS}.mamba"
+    """Return the rules of Mamba-2.
+
+    widths, factors: of z, x, B, C and the steps in its first map; out: the factor of its last map
+    """
+    library_name = f"{LIBRARY_LAYER}.mamba"
     rows = torch.cat([torch.full((width, 1), factor) for width, factor in zip(widths, factors, strict=True)])
 
     def apart(parts: Sequence[Tensor]) -> Sequence[Tensor]:
         return (parts[0] * rows).split([sum(widths[:-1]), widths[-1]])
 
-    def join(own: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [torch.cat([*own]) / rows]
+    def join(model_tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [torch.cat([*model_tensors]) / rows]
 
     return [
-        *(*mixer_rules(MAMBA, theirs), same(f"{MAMBA}.decay.step", f"{theirs}.dt_bias")),
+        *(*mixer_rules(MAMBA, library_name), same(f"{MAMBA}.decay.step", f"{library_name}.dt_bias")),
         ConversionRule(
-            (f"{MAMBA}.proj_in.weight", f"{MAMBA}.proj_steps.weight"), (f"{theirs}.in_proj.weight",), apart, join
+            (f"{MAMBA}.proj_in.weight", f"{MAMBA}.proj_steps.weight"), (f"{library_name}.in_proj.weight",), apart, join
         ),
-        scaled(f"{MAMBA}.proj_out.weight", f"{theirs}.out_proj.weight", out),
+        scaled(f"{MAMBA}.proj_out.weight", f"{library_name}.out_proj.weight", out),
     ]
 
 
 def _table_rules(is_tied: bool, one_table: bool, table: float, head: float) -> list[ConversionRule]:
-    """Of the table and the head, which have a factor each."""
-    ours, theirs, own_head = (
-        ("embedder.symbols.weight", "head.proj.weight"),
-        "model.embed_tokens.weight",
-        "lm_head.weight",
-    )
+    """Return the rules of the table and the head, each with its factor."""
+    model_names = ("embedder.symbols.weight", "head.proj.weight")
+    library_table, library_head = "model.embed_tokens.weight", "lm_head.weight"
     if one_table:
-        return table_and_head(theirs, own_head, is_tied=True)
+        return table_and_head(library_table, library_head, is_tied=True)
     if not is_tied:
-        return [scaled(ours[0], theirs, table), scaled(ours[1], own_head, head)]
-    both = ConversionRule(ours, (theirs,), lambda x: [x[0] * table, x[0] * head], lambda own: [own[0] / table])
-    return [replace(both, aliases=(own_head,))]
+        return [scaled(model_names[0], library_table, table), scaled(model_names[1], library_head, head)]
+
+    def apart(parts: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [parts[0] * table, parts[0] * head]
+
+    def join(model_tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [model_tensors[0] / table]
+
+    return [ConversionRule(model_names, (library_table,), apart, join, aliases=(library_head,))]
 
 
 CONVERTER = llama.decoder(

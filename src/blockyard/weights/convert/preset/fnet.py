@@ -1,4 +1,4 @@
-"""FNet, over one segment. Theirs projects the embedded tokens once more, which the paper's and ours do not.
+"""FNet, over one segment. The library projects the embedded tokens once more, unlike the paper and our preset.
 
 Reference: transformers FNetForMaskedLM
 """
@@ -28,7 +28,7 @@ _POOLER = "fnet.pooler.dense"  # of another task
 
 
 def _projection(dim: int) -> ConversionRule:
-    """The projection that ours has not: it must be the identity."""
+    """Return the rule of the projection that only the library has. It must be the identity."""
 
     def check(parts: Sequence[Tensor]) -> Sequence[Tensor]:
         if not torch.equal(parts[0], torch.eye(dim).to(parts[0])) or parts[1].any():

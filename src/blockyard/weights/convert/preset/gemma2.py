@@ -42,7 +42,7 @@ CONVERTER = llama.decoder(
         _cap("final_logit_softcapping", "head.softcap", 30.0),
         llama.near_layers(2, 4096),
         keys.fixed("use_bidirectional_attention", None, False),
-        keys.ignored("hidden_act cache_implementation"),  # which the class does not read: of an older one
+        keys.ignored("hidden_act cache_implementation"),  # of an older class; this one does not read them
     ],
     lambda values: [*llama.llama_rules(values), *modules(llama.FOUR_NORMS)],
 )

@@ -1,7 +1,7 @@
 """Gemma 3: norms before and after the branches, norms of queries and keys, and windows in most layers.
 
 Layers with a window rotate by another base. Our scores are divided by the square root of a head's width; another
-divisor of theirs becomes a factor on the gains of the queries' norms.
+divisor in a config becomes a factor on the gains of the queries' norms.
 
 Reference: transformers Gemma3ForCausalLM
 """
@@ -13,14 +13,17 @@ from blockyard.weights.convert import llama_family as llama
 from blockyard.weights.convert.rules import ConversionRule, mapped, modules
 
 
-def _gain(ours: str, theirs: str, factor: float) -> ConversionRule:
-    """Of a norm of queries or keys, whose gain they store less one."""
-    return mapped(f"{ours}.weight", f"{theirs}.weight", lambda x: (1 + x) * factor, lambda x: x / factor - 1)
+def _gain(model_name: str, library_name: str, factor: float) -> ConversionRule:
+    """Return the rule of a norm of queries or keys. The library stores its gain minus one."""
+    weights = (f"{model_name}.weight", f"{library_name}.weight")
+    return mapped(*weights, lambda x: (1 + x) * factor, lambda x: x / factor - 1)
 
 
 def _rules(values: keys.Values) -> list[ConversionRule]:
     factor = (values["head_dim"] / values["divisor"]) ** 0.5
-    gains = [_gain(ours, theirs, factor if "q_norm" in ours else 1.0) for ours, theirs in llama.QK_NORMS.items()]
+    gains = []
+    for model_name, library_name in llama.QK_NORMS.items():
+        gains.append(_gain(model_name, library_name, factor if "q_norm" in model_name else 1.0))
     return [*llama.llama_rules(values), *modules(llama.FOUR_NORMS), *gains]
 
 
@@ -39,7 +42,7 @@ CONVERTER = llama.decoder(
         keys.fixed("attn_logit_softcapping", None),
         keys.fixed("final_logit_softcapping", None),
         keys.stated("use_bidirectional_attention", False, None),
-        # Which the class does not read: what it writes itself, and of generation.
+        # The class writes the first itself, and the second is of generation; it reads neither.
         keys.ignored("_sliding_window_pattern cache_implementation"),
     ],
     _rules,

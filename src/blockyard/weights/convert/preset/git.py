@@ -1,4 +1,4 @@
-"""The text side of GIT: words, positions, blocks and head. Theirs reads a pre-trained image encoder's features.
+"""The text side of GIT: words, positions, blocks and head. In transformers it reads features of an image encoder.
 
 Reference: transformers GitForCausalLM
 """

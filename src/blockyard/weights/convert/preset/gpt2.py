@@ -50,11 +50,11 @@ def table(dim: int, depth: int, heads: int, activation: str) -> list[keys.Key]:
 
 
 def blocks(kinds: tuple[str, ...]) -> list[ConversionRule]:
-    """Rules of the blocks, the positions and the norm behind them. kinds: of weights of a norm."""
+    """Return the rules of the blocks, the positions and the last norm. kinds: of weights of a norm"""
     return [
         *(
-            transposed(f"blocks.{{n}}.{ours}.{kind}", f"{BLOCK}.{theirs}.{kind}")
-            for ours, theirs in MATRICES.items()
+            transposed(f"blocks.{{n}}.{model_name}.{kind}", f"{BLOCK}.{library_name}.{kind}")
+            for model_name, library_name in MATRICES.items()
             for kind in KINDS
         ),
         *block_modules({"token_norm": "ln_1", "channel_norm": "ln_2"}, BLOCK, kinds),

@@ -1,6 +1,6 @@
 """gpt-oss: experts with biases, sinks, and windows in every second layer.
 
-Gates and values of their experts lie in turns, and all experts in one weight.
+The library stores all experts in one weight, in which gates and values alternate.
 
 Reference: transformers GptOssForCausalLM
 """
@@ -19,9 +19,9 @@ from blockyard.weights.convert.rules import ConversionRule, modules, same
 from blockyard.weights.convert.settings import LibrarySettings
 
 ALPHA = 1.702  # of our activation quick_gelu
-OURS, THEIRS = "blocks.{n}.channel_mixer", "model.layers.{n}.mlp"
+MIXER, MLP = "blocks.{n}.channel_mixer", "model.layers.{n}.mlp"
 MEMBER = "channel_mixer.members.glu"
-# Of positions, where a config has none.
+# Of the positions, if a config has no scaling.
 SCALING = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False}
 
 
@@ -31,36 +31,40 @@ def _read_positions(settings: LibrarySettings, _: keys.Values) -> list[str]:
 
 
 def _expert_rules(count: int) -> list[ConversionRule]:
-    """Of the llama.experts; theirs are (E, inputs, outputs), and every other output of the first map is a gate."""
+    """Return the rules of the experts.
 
-    def apart(theirs: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [torch.cat([each[..., ::2], each[..., 1::2]], -1).T for each in theirs[0]]
+    The library's weights are (E, inputs, outputs), and every other output of the first map is a gate.
+    """
 
-    def interleaved(own: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [torch.stack([torch.stack([*each.T.chunk(2, -1)], -1).flatten(-2) for each in own])]
+    def apart(weights: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [torch.cat([expert[..., ::2], expert[..., 1::2]], -1).T for expert in weights[0]]
 
-    def biases_apart(theirs: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [torch.cat([each[::2], each[1::2]]) for each in theirs[0]]
+    def interleaved(experts: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [torch.stack([torch.stack([*expert.T.chunk(2, -1)], -1).flatten(-2) for expert in experts])]
 
-    def biases_interleaved(own: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [torch.stack([torch.stack([*each.chunk(2)], -1).flatten() for each in own])]
+    def biases_apart(biases: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [torch.cat([bias[::2], bias[1::2]]) for bias in biases[0]]
+
+    def biases_interleaved(biases: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [torch.stack([torch.stack([*bias.chunk(2)], -1).flatten() for bias in biases])]
 
     def transposed(weights: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [each.T for each in weights[0]]
+        return [expert.T for expert in weights[0]]
 
-    def transposed_back(own: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [torch.stack([each.T for each in own])]
+    def transposed_back(experts: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [torch.stack([expert.T for expert in experts])]
 
     maps = {
         ("proj_in.weight", "gate_up_proj"): (apart, interleaved),
         ("proj_in.bias", "gate_up_proj_bias"): (biases_apart, biases_interleaved),
         ("proj_out.weight", "down_proj"): (transposed, transposed_back),
-        ("proj_out.bias", "down_proj_bias"): (lambda x: [*x[0]], lambda own: [torch.stack([*own])]),
+        ("proj_out.bias", "down_proj_bias"): (lambda biases: [*biases[0]], lambda biases: [torch.stack([*biases])]),
     }
-    return [
-        ConversionRule(tuple(f"{OURS}.expert.{e}.{own}" for e in range(count)), (f"{THEIRS}.experts.{name}",), *both)
-        for (own, name), both in maps.items()
-    ]
+    rules = []
+    for (model_name, library_name), (to_model, to_library) in maps.items():
+        model_names = tuple(f"{MIXER}.expert.{e}.{model_name}" for e in range(count))
+        rules.append(ConversionRule(model_names, (f"{MLP}.experts.{library_name}",), to_model, to_library))
+    return rules
 
 
 CONVERTER = llama.decoder(
@@ -83,7 +87,7 @@ CONVERTER = llama.decoder(
     lambda values: [
         *(*llama.attention_rules(values), *modules(llama.NORMS), *llama.table_rules(values)),
         *_expert_rules(values["experts"]),
-        *modules({f"{OURS}.router": f"{THEIRS}.router"}),
+        *modules({f"{MIXER}.router": f"{MLP}.router"}),
         same("blocks.{n}.token_mixer.scores.sink", "model.layers.{n}.self_attn.sinks"),
     ],
     uncompared=llama.UNCOMPARED_OF_EXPERTS,

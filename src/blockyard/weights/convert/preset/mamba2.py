@@ -19,43 +19,45 @@ from blockyard.weights.convert.converter import Trained
 from blockyard.weights.convert.llama_family import CONTEXT
 from blockyard.weights.convert.rules import ConversionRule, mapped, modules, same, table_and_head
 
-OURS, THEIRS = "blocks.{n}.token_mixer", "backbone.layers.{n}.mixer"
+MIXER, LIBRARY_MIXER = "blocks.{n}.token_mixer", "backbone.layers.{n}.mixer"
 INFINITE = ([0.0, math.inf], [0.0, {"__float__": "Infinity"}], (0.0, math.inf))  # of steps, in each way of writing it
 
 
-def mixer_rules(ours: str, theirs: str) -> list[ConversionRule]:
-    """Of the weights of a mixer that both classes of transformers have as they are."""
+def mixer_rules(mixer: str, library_mixer: str) -> list[ConversionRule]:
+    """Return the rules of the weights that both classes of transformers store as our mixer does."""
     names = {"decay.rate": "A_log", "through": "D", "gain": "norm.weight", "conv.bias": "conv1d.bias"}
     return [
-        *(same(f"{ours}.{own}", f"{theirs}.{name}") for own, name in names.items()),
-        mapped(f"{ours}.conv.weight", f"{theirs}.conv1d.weight", lambda x: x[:, 0], lambda x: x[:, None]),
+        *(same(f"{mixer}.{name}", f"{library_mixer}.{library_name}") for name, library_name in names.items()),
+        mapped(f"{mixer}.conv.weight", f"{library_mixer}.conv1d.weight", lambda x: x[:, 0], lambda x: x[:, None]),
     ]
 
 
 def _of_block(has_bias: bool, heads: int) -> list[ConversionRule]:
     def apart(parts: Sequence[Tensor]) -> Sequence[Tensor]:
-        """The rows of z, x, B and C, and those of the steps."""
+        """Return the rows of z, x, B and C, and the rows of the steps."""
         return parts[0].split([len(parts[0]) - heads, heads])
 
-    def join(own: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [torch.cat([*own])]
+    def join(model_tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [torch.cat([*model_tensors])]
 
     def biases_apart(parts: Sequence[Tensor]) -> Sequence[Tensor]:
-        own, of_steps = apart(parts)
-        return [own, parts[1] + of_steps]
+        inputs, steps = apart(parts)
+        return [inputs, parts[1] + steps]
 
-    def join_biases(own: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [torch.cat([own[0], torch.zeros(heads)]), own[1]]
+    def join_biases(model_tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        # The library adds both biases of the steps, so that one of them may be zero.
+        return [torch.cat([model_tensors[0], torch.zeros(heads)]), model_tensors[1]]
 
-    step = same(f"{OURS}.decay.step", f"{THEIRS}.dt_bias")
+    step = same(f"{MIXER}.decay.step", f"{LIBRARY_MIXER}.dt_bias")
     if has_bias:
-        ours, theirs = (f"{OURS}.proj_in.bias", *step.ours), (f"{THEIRS}.in_proj.bias", *step.theirs)
-        step = ConversionRule(ours, theirs, biases_apart, join_biases)
-    maps = (f"{OURS}.proj_in.weight", f"{OURS}.proj_steps.weight")
+        model_names = (f"{MIXER}.proj_in.bias", *step.model_names)
+        library_names = (f"{LIBRARY_MIXER}.in_proj.bias", *step.library_names)
+        step = ConversionRule(model_names, library_names, biases_apart, join_biases)
+    maps = (f"{MIXER}.proj_in.weight", f"{MIXER}.proj_steps.weight")
     return [
-        *(*mixer_rules(OURS, THEIRS), step),
-        ConversionRule(maps, (f"{THEIRS}.in_proj.weight",), apart, join),
-        *modules({f"{OURS}.proj_out": f"{THEIRS}.out_proj"}),
+        *(*mixer_rules(MIXER, LIBRARY_MIXER), step),
+        ConversionRule(maps, (f"{LIBRARY_MIXER}.in_proj.weight",), apart, join),
+        *modules({f"{MIXER}.proj_out": f"{LIBRARY_MIXER}.out_proj"}),
         same("blocks.{n}.token_norm.weight", "backbone.layers.{n}.norm.weight"),
     ]
 
@@ -92,7 +94,7 @@ CONVERTER = keys.declared(
         keys.stated("use_conv_bias", True),
         keys.stated("hidden_act", "silu", "swish"),
         keys.fixed("time_step_limit", *INFINITE),
-        # How initial weights are drawn, and how it is computed.
+        # Initial weights, and the order of computation.
         keys.ignored("expand time_step_min time_step_max time_step_floor time_step_rank rescale_prenorm_residual"),
         keys.ignored("residual_in_fp32"),
         keys.written(pad_token_id=None, expand=_expand),
@@ -103,6 +105,6 @@ CONVERTER = keys.declared(
         same("final_norm.weight", "backbone.norm_f.weight"),
     ],
     lambda _: DataSpec("text", (CONTEXT,)),
-    # What the shapes of the weights say.
+    # They follow from the shapes of the weights.
     uncompared=frozenset({"model.heads", "token_mixer.num_heads", "token_mixer.value_dim"}),
 )

@@ -36,7 +36,7 @@ def inner(name: str, weight: str) -> keys.Key:
 def mlp_mixer(preset: str, layer: Mapping[str, str], widths: Sequence[keys.Key]) -> Converter:
     """Return the converter of a preset in timm's class MlpMixer.
 
-    layer: the modules of a block, ours and theirs; widths: the keys of the hidden widths of its MLPs
+    layer: the modules of a block, model name -> library name; widths: the keys of the hidden widths of its MLPs
     """
     return keys.declared(
         preset,

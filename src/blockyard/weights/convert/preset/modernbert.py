@@ -13,7 +13,7 @@ from blockyard.weights.convert.converter import Trained
 from blockyard.weights.convert.rules import modules, same, table_and_head
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
-EVERY = 3  # llama.layers of which one has no window, where a config does not name them
+EVERY = 3  # of so many layers one has no window, if a config does not name them
 MODULES = {
     "embed_norm": "model.embeddings.norm",
     "final_norm": "model.final_norm",
@@ -67,7 +67,7 @@ CONVERTER = llama.decoder(
         keys.fixed("rope_scaling", None),
         keys.fixed("position_embedding_type", "absolute"),  # of the released files, which the class does not read
         keys.ignored("layer_norm_eps"),  # beside `norm_eps` in the released files
-        # How it is computed, of other heads, and of initial weights.
+        # Speed, other heads, and initial weights.
         keys.ignored("deterministic_flash_attn reference_compile sparse_prediction sparse_pred_ignore_index"),
         keys.ignored("classifier_pooling initializer_cutoff_factor"),
         keys.written(

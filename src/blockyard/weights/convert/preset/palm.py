@@ -15,6 +15,8 @@ from blockyard.weights.convert import llama_family as llama
 from blockyard.weights.convert.rules import AS_IS, BothWays, ConversionRule, modules, permuted, scaled
 from blockyard.weights.convert.settings import LibrarySettings
 
+TOKEN_NORM = "blocks.{n}.token_norm"
+
 
 def _check_heads(settings: LibrarySettings, values: keys.Values) -> None:
     if values["head_dim"] % 2:
@@ -22,16 +24,16 @@ def _check_heads(settings: LibrarySettings, values: keys.Values) -> None:
 
 
 def _halves(heads: int, head_dim: int) -> BothWays:
-    """Of queries or keys: a pair of neighbours becomes one channel of each half of a head."""
+    """Return the order of queries or keys: a pair of neighbours becomes one channel of each half of a head."""
     return permuted(torch.arange(heads * head_dim).view(heads, head_dim // 2, 2).transpose(1, 2).flatten())
 
 
 def _rules(values: keys.Values) -> list[ConversionRule]:
     halves = [_halves(values[heads], values["head_dim"]) for heads in ("model.heads", "kv_heads")]
-    tables = [rule for rule in llama.table_rules(values) if rule.ours != ("final_norm.weight",)]
+    tables = [rule for rule in llama.table_rules(values) if rule.model_names != ("final_norm.weight",)]
     return [
         *(*llama.attention_rules(values, (*halves, AS_IS)), *llama.gated_rules(), *tables),
-        *modules({ours: theirs for ours, theirs in llama.NORMS.items() if "token_norm" in ours}),
+        *modules({TOKEN_NORM: llama.NORMS[TOKEN_NORM]}),  # a parallel block has one norm
         scaled("final_norm.weight", "model.norm.weight", values["factor"]),
     ]
 

@@ -33,9 +33,10 @@ def _read_widths(settings: LibrarySettings, values: keys.Values) -> list[str]:
     return [expansion(values["widening"] * dim, dim)]
 
 
-def _layer(ours: str, theirs: str) -> list[ConversionRule]:
-    parts = [f"{theirs}.attention.self.{part}" for part in ("query", "key", "value")]
-    return block_modules(LAYER, theirs, ours=ours) + stacked_modules(f"{ours}.token_mixer.proj_in", parts)
+def _layer(model_block: str, library_block: str) -> list[ConversionRule]:
+    parts = [f"{library_block}.attention.self.{part}" for part in ("query", "key", "value")]
+    rules = block_modules(LAYER, library_block, model_block=model_block)
+    return rules + stacked_modules(f"{model_block}.token_mixer.proj_in", parts)
 
 
 CONVERTER = keys.declared(
@@ -55,7 +56,7 @@ CONVERTER = keys.declared(
         keys.fixed("use_query_residual", True),
         keys.fixed("cross_attention_shape_for_attention", "kv", "q"),
         keys.fixed("hidden_act", "gelu"),
-        # Of preprocessors and decoders.
+        # Preprocessors and decoders.
         keys.ignored("vocab_size max_position_embeddings image_size train_size num_frames audio_samples_per_frame"),
         keys.ignored("samples_per_patch output_shape output_num_channels"),
     ],

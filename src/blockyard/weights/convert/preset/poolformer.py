@@ -19,12 +19,13 @@ BLOCK = "stages.0.blocks.{n}"
 def _rules(values: keys.Values) -> list[ConversionRule]:
     rules = block_modules({"token_norm": "norm1", "channel_norm": "norm2"}, BLOCK)
     rules += block_modules({"channel_mixer.proj_in": "mlp.fc1", "channel_mixer.proj_out": "mlp.fc2"}, BLOCK, ["bias"])
-    for ours, theirs in {"token_finish": "layer_scale1", "channel_finish": "layer_scale2"}.items():
-        rules.append(same(f"blocks.{{n}}.{ours}.weight", f"{BLOCK}.{theirs}.scale"))
+    rules.append(same("blocks.{n}.token_finish.weight", f"{BLOCK}.layer_scale1.scale"))
+    rules.append(same("blocks.{n}.channel_finish.weight", f"{BLOCK}.layer_scale2.scale"))
     dim, hidden = values["model.dim"], values["hidden"]
-    for ours, theirs, shape in (("proj_in", "fc1", (hidden, dim)), ("proj_out", "fc2", (dim, hidden))):
-        name = f"{BLOCK}.mlp.{theirs}.weight"
-        rules.append(reshaped(f"blocks.{{n}}.channel_mixer.{ours}.weight", name, (*shape, 1, 1), shape))
+    for model_name, library_name, shape in (("proj_in", "fc1", (hidden, dim)), ("proj_out", "fc2", (dim, hidden))):
+        weight = f"blocks.{{n}}.channel_mixer.{model_name}.weight"
+        # The library's MLP is a convolution with a kernel of one pixel.
+        rules.append(reshaped(weight, f"{BLOCK}.mlp.{library_name}.weight", (*shape, 1, 1), shape))
     return rules
 
 

@@ -12,7 +12,7 @@ from blockyard.weights.convert.settings import LibrarySettings
 
 
 def _read_layers(settings: LibrarySettings, values: keys.Values) -> list[llama.LayerFacts]:
-    """Read the llama.layers with a window: the last ones, where a config does not name them."""
+    """Read the layers with a window: the last ones, if a config does not name them."""
     tokens = llama.window(settings, 4096, has_switch=True)
     first = settings.integer("max_window_layers", 28, least=0, is_dimension=False)
     types = llama.layer_types(settings, values, lambda layer: tokens is not None and layer >= first)

@@ -25,7 +25,7 @@ CONVERTER = llama.decoder(
             write=lambda run: llama.written_experts(run, "num_local_experts"),
         ),
         llama.layers(llama.read_dense_layers),
-        keys.ignored("sliding_window max_window_layers"),  # of windows, which are not in use
+        keys.ignored("sliding_window max_window_layers"),  # no layer has a window
         keys.stated("use_sliding_window", False),
     ],
     lambda values: [

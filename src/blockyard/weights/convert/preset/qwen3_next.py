@@ -23,12 +23,10 @@ from blockyard.weights.convert.rules import KINDS, ConversionRule, mapped, modul
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 LINEAR = "linear_attention"  # in `llama.layer_types`
-EVERY = 4  # llama.layers of which one has attention, where a config does not name them
-SHARE = 0.25  # of the channels that rotate, where a config does not say so
-OURS, THEIRS = "blocks.{n}.token_mixer", "model.layers.{n}"
+EVERY = 4  # of so many layers one has attention, if a config does not name them
+SHARE = 0.25  # of the channels rotate, if a config does not say another share
+MIXER, LIBRARY_LAYER = "blocks.{n}.token_mixer", "model.layers.{n}"
 MLP = "model.layers.{n}.mlp"
-
-
 # The options of the delta rule: the keys, and the defaults of the class.
 DELTA = {
     "num_heads": ("linear_num_value_heads", 32),
@@ -40,7 +38,7 @@ DELTA = {
 
 
 def _read_layers(settings: LibrarySettings, values: keys.Values) -> list[llama.LayerFacts]:
-    """Read the llama.layers with a delta rule and those without llama.experts."""
+    """Read the layers with a delta rule and the layers without experts."""
     every = settings.integer("full_attention_interval", EVERY, is_dimension=False)
     types = llama.layer_types(settings, values, lambda layer: (layer + 1) % every != 0, LINEAR)
     delta = {option: settings.integer(*key) for option, key in DELTA.items()}
@@ -55,7 +53,7 @@ def _read_layers(settings: LibrarySettings, values: keys.Values) -> list[llama.L
     )
     facts = llama.read_dense_layers(settings, values)
     return [
-        replace(each, recurrent=recurrent if is_linear else ()) for each, is_linear in zip(facts, types, strict=True)
+        replace(layer, recurrent=recurrent if is_linear else ()) for layer, is_linear in zip(facts, types, strict=True)
     ]
 
 
@@ -101,57 +99,55 @@ def _rules(values: keys.Values) -> list[ConversionRule]:
 
 
 def _attention_rules(values: keys.Values) -> list[ConversionRule]:
-    """Of attention, whose queries and gates are one map, and whose norms hold their gains less one.
+    """Return the rules of attention. The library stores queries and gates in one map, and gains of norms minus one.
 
-    Ours has the queries of all heads in front of keys and values, and the gates behind them.
+    Our map has the queries of all heads, then keys and values, then the gates.
     """
-    theirs, heads, width = f"{THEIRS}.self_attn", values["model.heads"], values["head_dim"]
+    library_mixer, heads, width = f"{LIBRARY_LAYER}.self_attn", values["model.heads"], values["head_dim"]
     both, one = 2 * heads * width, values["kv_heads"] * width
-    queries, gates = (each.flatten() for each in torch.arange(both).view(heads, 2, width).unbind(1))
-    to_ours, to_theirs = permuted(torch.cat([queries, both + torch.arange(2 * one), gates]))
+    queries, gates = (outputs.flatten() for outputs in torch.arange(both).view(heads, 2, width).unbind(1))
+    to_model, to_library = permuted(torch.cat([queries, both + torch.arange(2 * one), gates]))
 
     def join(parts: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [to_ours(torch.cat([*parts]))]
+        return [to_model(torch.cat([*parts]))]
 
-    def apart(own: Sequence[Tensor]) -> Sequence[Tensor]:
-        return to_theirs(own[0]).split([both, one, one])
+    def apart(model_tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        return to_library(model_tensors[0]).split([both, one, one])
 
-    return [
-        *(
-            ConversionRule(
-                (f"{OURS}.proj_in.{kind}",), tuple(f"{theirs}.{each}_proj.{kind}" for each in "qkv"), join, apart
-            )
-            for kind in KINDS
-        ),
-        *modules({f"{OURS}.proj_out": f"{theirs}.o_proj"}),
-        *(
-            mapped(f"{ours}.weight", f"{norm}.weight", lambda x: 1 + x, lambda x: x - 1)
-            for ours, norm in llama.QK_NORMS.items()
-        ),
-    ]
+    rules = modules({f"{MIXER}.proj_out": f"{library_mixer}.o_proj"})
+    for kind in KINDS:
+        library_names = tuple(f"{library_mixer}.{part}_proj.{kind}" for part in "qkv")
+        rules.append(ConversionRule((f"{MIXER}.proj_in.{kind}",), library_names, join, apart))
+    for model_name, library_name in llama.QK_NORMS.items():
+        rules.append(mapped(f"{model_name}.weight", f"{library_name}.weight", lambda x: 1 + x, lambda x: x - 1))
+    return rules
 
 
 def _delta_rules(key_heads: int, heads: int, key: int, value: int) -> list[ConversionRule]:
-    """Of Gated DeltaNet, whose maps go by the heads of keys, each with the heads of values that read it."""
-    theirs, each = f"{THEIRS}.linear_attn", heads // key_heads
-    widths = [key, key, each * value, each * value]
+    """Return the rules of Gated DeltaNet. Its maps go by heads of keys, each with its heads of values."""
+    library_mixer, readers = f"{LIBRARY_LAYER}.linear_attn", heads // key_heads
+    widths = [key, key, readers * value, readers * value]
     names = {"decay.rate": "A_log", "decay.step": "dt_bias", "norm.weight": "norm.weight"}
     return [
-        *(same(f"{OURS}.{own}", f"{theirs}.{name}") for own, name in names.items()),
-        *modules({f"{OURS}.proj_out": f"{theirs}.out_proj"}, ["weight"]),
-        mapped(f"{OURS}.conv.weight", f"{theirs}.conv1d.weight", lambda x: x[:, 0], lambda x: x[:, None]),
-        _by_heads(f"{OURS}.proj_in.weight", f"{theirs}.in_proj_qkvz.weight", key_heads, widths),
-        _by_heads(f"{OURS}.proj_rates.weight", f"{theirs}.in_proj_ba.weight", key_heads, [each, each]),
+        *(same(f"{MIXER}.{name}", f"{library_mixer}.{library_name}") for name, library_name in names.items()),
+        *modules({f"{MIXER}.proj_out": f"{library_mixer}.out_proj"}, ["weight"]),
+        mapped(f"{MIXER}.conv.weight", f"{library_mixer}.conv1d.weight", lambda x: x[:, 0], lambda x: x[:, None]),
+        _by_heads(f"{MIXER}.proj_in.weight", f"{library_mixer}.in_proj_qkvz.weight", key_heads, widths),
+        _by_heads(f"{MIXER}.proj_rates.weight", f"{library_mixer}.in_proj_ba.weight", key_heads, [readers, readers]),
     ]
 
 
-def _by_heads(ours: str, theirs: str, heads: int, widths: Sequence[int]) -> ConversionRule:
-    """Theirs has the outputs of several maps head by head, of these widths in each; ours one map after the other."""
+def _by_heads(model_name: str, library_name: str, heads: int, widths: Sequence[int]) -> ConversionRule:
+    """Return the rule of several maps in one weight: head by head in the library, one map after the other in ours.
+
+    widths: of each map in a head
+    """
     outputs = torch.arange(heads * sum(widths)).view(heads, -1)
-    return mapped(ours, theirs, *permuted(torch.cat([part.flatten() for part in outputs.split(list(widths), 1)])))
+    order = torch.cat([part.flatten() for part in outputs.split(list(widths), 1)])
+    return mapped(model_name, library_name, *permuted(order))
 
 
-# Heads and widths that are written null, and what affects speed alone.
+# Numbers of heads that are written null, and an option of speed.
 UNCOMPARED = frozenset(f"token_mixer.{each}" for each in ("num_heads", "num_key_heads", "chunk"))
 CONVERTER = llama.decoder(
     "qwen3_next",

@@ -13,14 +13,14 @@ from blockyard.weights.convert.rules import modules
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 NO_POSITIONS = "blockyard.position.none.NoPosition"
-EVERY = 4  # llama.layers of which one has no llama.positions
+EVERY = 4  # of so many layers one has no positions
 
 
 def _read_layers(settings: LibrarySettings, values: keys.Values) -> list[llama.LayerFacts]:
-    """Read the llama.layers with a window: of those without llama.positions, where a config does not name them."""
+    """Read the layers with a window: the layers without positions, if a config does not name them."""
     tokens, rotated = llama.window(settings, None, has_switch=True), _rotated(settings, values)
     types = llama.layer_types(settings, values, lambda layer: tokens is not None and not rotated[layer])
-    return [llama.LayerFacts(tokens if near else None, each) for near, each in zip(types, rotated, strict=True)]
+    return [llama.LayerFacts(tokens if near else None, turns) for near, turns in zip(types, rotated, strict=True)]
 
 
 def _written_layers(run: Trained) -> LibraryConfig:
@@ -29,7 +29,7 @@ def _written_layers(run: Trained) -> LibraryConfig:
 
 
 def _rotated(settings: LibrarySettings, values: keys.Values) -> list[bool]:
-    """Whether each layer has llama.positions. Raises UserError for anything else."""
+    """Return whether each layer has positions. Raises UserError for anything else."""
     depth = values["model.depth"]
     every = settings.integer("no_rope_layer_interval", EVERY, is_dimension=False)
     layers = settings.take("no_rope_layers", None)
@@ -37,7 +37,7 @@ def _rotated(settings: LibrarySettings, values: keys.Values) -> list[bool]:
         return [bool((layer + 1) % every) for layer in range(depth)]
     if not isinstance(layers, list | tuple) or len(layers) != depth or not {*map(repr, layers)} <= {"0", "1"}:
         raise UserError(f"{settings.name}: no_rope_layers={quoted(layers)}: expected 0 or 1 for each of {depth} layers")
-    return [bool(each) for each in layers]
+    return [bool(layer) for layer in layers]
 
 
 CONVERTER = llama.decoder(

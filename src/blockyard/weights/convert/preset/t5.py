@@ -1,6 +1,7 @@
-"""T5: a factor that we have and T5 has not goes into the weights beside it.
+"""T5: a factor that our model has and T5 lacks goes into the weights beside it.
 
-Its attention does not divide scores by sqrt(K), and where the output layer shares the table, it divides by sqrt(D).
+Its attention does not divide scores by sqrt(K). An output layer that shares the table divides its inputs by
+sqrt(D).
 
 Reference: transformers T5ForConditionalGeneration
 """
@@ -82,7 +83,7 @@ def _rules(values: keys.Values) -> list[ConversionRule]:
 
 
 def _stack(stack: str, to: str, width: int, *, gated: bool) -> list[ConversionRule]:
-    """Rules of one stack. width: of a head"""
+    """Return the rules of one stack. to: the beginning of our names; width: of a head"""
     layer, block, root = f"{stack}.block.{{n}}.layer", f"{to}blocks.{{n}}", width**0.5
     queries = (lambda x: x * root, lambda x: x / root)
     names = {"token_norm": "0.layer_norm", "token_mixer.proj_out": "0.SelfAttention.o"}
@@ -93,9 +94,9 @@ def _stack(stack: str, to: str, width: int, *, gated: bool) -> list[ConversionRu
         attention["cross_mixer"], last = "1.EncDecAttention", 2
     names |= {"channel_norm": f"{last}.layer_norm", "channel_mixer.proj_out": f"{last}.DenseReluDense.wo"}
     rules = block_modules(names, layer, ["weight"], block)
-    for ours, theirs in attention.items():
-        parts, maps = [f"{layer}.{theirs}.{part}" for part in "qkv"], (queries, AS_IS, AS_IS)
-        rules += stacked_modules(f"{block}.{ours}.proj_in", parts, maps, kinds=["weight"])
+    for model_name, library_name in attention.items():
+        parts, maps = [f"{layer}.{library_name}.{part}" for part in "qkv"], (queries, AS_IS, AS_IS)
+        rules += stacked_modules(f"{block}.{model_name}.proj_in", parts, maps, kinds=["weight"])
     first, inside = f"{block}.channel_mixer.proj_in.weight", f"{layer}.{last}.DenseReluDense.wi"
     rules.append(
         stacked(first, [f"{inside}_0.weight", f"{inside}_1.weight"]) if gated else same(first, f"{inside}.weight")

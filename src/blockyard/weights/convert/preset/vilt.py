@@ -1,4 +1,4 @@
-"""ViLT's blocks, patches and types. Theirs normalises the words before the blocks, ours do not.
+"""ViLT's blocks, patches and types. The library normalises the words before the blocks, our preset does not.
 
 Reference: transformers ViltModel
 """

@@ -1,4 +1,4 @@
-"""The Vision Transformer of timm. Its config is what `timm_models.describe` reads off the library's model.
+"""The Vision Transformer of timm. `timm_models.describe` makes its config from the library's model.
 
 Reference: timm models/vision_transformer.py
 """
@@ -53,7 +53,7 @@ def images(values: keys.Values) -> DataSpec:
 
 
 def around(values: keys.Values, module: str) -> list[ConversionRule]:
-    """Return the rules of the last norm, the head, and the projection of patches, a convolution of theirs."""
+    """Return the rules of the last norm, the head, and the projection of patches, a convolution in timm."""
     size, dim, channels = values["tokenizer.size"], values["model.dim"], values["channels"]
     shape = (dim, channels, size, size)
     return [
@@ -101,12 +101,12 @@ def rules(values: keys.Values) -> list[ConversionRule]:
 
 
 def _prefix(bare: bool, has_class: bool, registers: int) -> ConversionRule:
-    """Class and register tokens, and positions, of which those tokens have some too unless `bare`."""
+    """Return the rule of class and register tokens and of positions. bare: these tokens have no positions"""
     tokens = (["cls_token"] if has_class else []) + (["reg_token"] if registers else [])
-    ours = (["prefix.class_token"] if has_class else []) + (["prefix.registers"] if registers else [])
+    model_names = (["prefix.class_token"] if has_class else []) + (["prefix.registers"] if registers else [])
     counts = ([1] if has_class else []) + ([registers] if registers else [])
 
-    def to_ours(parts: Sequence[Tensor]) -> Sequence[Tensor]:
+    def to_model(parts: Sequence[Tensor]) -> Sequence[Tensor]:
         table = parts[-1][0]
         vectors = [part[0] for part in parts[:-1]]
         if bare or not counts:
@@ -114,11 +114,13 @@ def _prefix(bare: bool, has_class: bool, registers: int) -> ConversionRule:
         *positions, rest = table.split([*counts, len(table) - sum(counts)])
         return [*(vector + position for vector, position in zip(vectors, positions, strict=True)), rest]
 
-    def to_theirs(own: Sequence[Tensor]) -> Sequence[Tensor]:
-        table = own[-1] if bare else torch.cat([torch.zeros(sum(counts), own[-1].shape[1]), own[-1]])
-        return [*(vector[None] for vector in own[:-1]), table[None]]
+    def to_library(model_tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        *vectors, table = model_tensors
+        if not bare:
+            table = torch.cat([torch.zeros(sum(counts), table.shape[1]), table])
+        return [*(vector[None] for vector in vectors), table[None]]
 
-    return ConversionRule((*ours, "position.table"), (*tokens, "pos_embed"), to_ours, to_theirs)
+    return ConversionRule((*model_names, "position.table"), (*tokens, "pos_embed"), to_model, to_library)
 
 
 FAMILIES = ("tokenizer", *MODEL_FAMILIES)

@@ -86,8 +86,9 @@ def _rules(values: keys.Values) -> list[ConversionRule]:
 
 
 def _head(vocabulary: int, blank: int) -> list[ConversionRule]:
-    """Of the outputs: their blank is any token id, ours the last, behind all labels in their order."""
-    order = torch.tensor([*(each for each in range(vocabulary) if each != blank), blank])
+    """Return the rules of the outputs. The library's blank is any token id, ours the last one, behind all labels."""
+    labels = [token_id for token_id in range(vocabulary) if token_id != blank]
+    order = torch.tensor([*labels, blank])
     return [mapped(f"head.proj.{kind}", f"lm_head.{kind}", *permuted(order)) for kind in KINDS]
 
 
@@ -143,7 +144,7 @@ CONVERTER = keys.declared(
         keys.fixed("do_stable_layer_norm", False),
         keys.fixed("add_adapter", False),
         keys.fixed("adapter_attn_dim", None),
-        # Of pre-training, of other tasks, and of masking in training.
+        # Pre-training, other tasks, and masking in training.
         keys.ignored("apply_spec_augment mask_time_prob mask_time_length mask_time_min_masks mask_feature_prob"),
         keys.ignored("mask_feature_length mask_feature_min_masks num_codevectors_per_group num_codevector_groups"),
         keys.ignored("num_negatives codevector_dim contrastive_logits_temperature proj_codevector_dim"),

@@ -1,4 +1,4 @@
-"""Whisper. Its keys have no bias, and ours have one that changes nothing: it adds the same to all scores of a query.
+"""Whisper. Its keys have no bias. Our bias of keys changes nothing: it adds the same to all scores of a query.
 
 Reference: transformers WhisperForConditionalGeneration
 """
@@ -23,13 +23,13 @@ _WAVES = "model.encoder.embed_positions.weight"
 
 
 def _read_base(_: LibrarySettings, values: keys.Values) -> list[str]:
-    """Read the base whose last frequency is 1 / 10000, as theirs; with 10000 ours would end one step later."""
+    """Read the base that makes the last frequency 1 / 10000; with base 10000 our last one would be a step lower."""
     half = values["model.dim"] // 2
     return [to_override("source_position.base", float(10000 ** (half / (half - 1))))]
 
 
 def _stack(stack: str, to: str) -> list[ConversionRule]:
-    """Return the rules of one of the two stacks. to: what the names of ours begin with"""
+    """Return the rules of one of the two stacks. to: the beginning of our names"""
     layer = f"model.{stack}.layers.{{n}}"
     names = {
         "token_norm": "self_attn_layer_norm",
@@ -44,29 +44,31 @@ def _stack(stack: str, to: str) -> list[ConversionRule]:
         attention["cross_mixer"] = "encoder_attn"
     block = f"{to}blocks.{{n}}"
     return [
-        *block_modules(names, layer, ours=block),
-        *(_heads(f"{block}.{ours}.proj_in", f"{layer}.{theirs}") for ours, theirs in attention.items()),
+        *block_modules(names, layer, model_block=block),
+        *(_heads(f"{block}.{mixer}.proj_in", f"{layer}.{library_mixer}") for mixer, library_mixer in attention.items()),
         *modules({f"{to}final_norm": f"model.{stack}.layer_norm"}),
     ]
 
 
-def _heads(ours: str, theirs: str) -> ConversionRule:
-    """Queries, keys and values, of which keys have no bias."""
-    names = [f"{theirs}.{each}_proj.weight" for each in "qkv"] + [f"{theirs}.{each}_proj.bias" for each in "qv"]
+def _heads(module: str, library_module: str) -> ConversionRule:
+    """Return the rule of queries, keys and values. The library's keys have no bias."""
+    weights = [f"{library_module}.{part}_proj.weight" for part in "qkv"]
+    biases = [f"{library_module}.{part}_proj.bias" for part in "qv"]
 
     def join(parts: Sequence[Tensor]) -> Sequence[Tensor]:
         q, v = parts[3:]
         return [torch.cat(list(parts[:3])), torch.cat([q, torch.zeros_like(q), v])]
 
-    def part(own: Sequence[Tensor]) -> Sequence[Tensor]:
-        q, _, v = own[1].chunk(3)
-        return [*own[0].chunk(3), q, v]
+    def split(model_tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        weight, bias = model_tensors
+        q, _, v = bias.chunk(3)
+        return [*weight.chunk(3), q, v]
 
-    return ConversionRule((f"{ours}.weight", f"{ours}.bias"), tuple(names), join, part)
+    return ConversionRule((f"{module}.weight", f"{module}.bias"), (*weights, *biases), join, split)
 
 
 def _waves(frames: int, dim: int) -> ConversionRule:
-    """The waves of the encoder's positions, which ours computes: what is stored must be them."""
+    """Return the rule of the waves of the encoder's positions. Ours are computed, and the stored ones must agree."""
     half = dim // 2
     speed = 10000.0 ** -(torch.arange(half, dtype=torch.float64) / (half - 1))
     angles = torch.arange(frames, dtype=torch.float64)[:, None] * speed
@@ -121,7 +123,7 @@ CONVERTER = keys.declared(
         keys.fixed("activation_function", "gelu"),
         keys.fixed("tie_word_embeddings", True),
         keys.ignored("num_hidden_layers"),
-        # Of other tasks, and of masking in training.
+        # Other tasks, and masking in training.
         keys.ignored("use_weighted_layer_sum classifier_proj_size apply_spec_augment mask_time_prob mask_time_length"),
         keys.ignored("mask_time_min_masks mask_feature_prob mask_feature_length mask_feature_min_masks"),
         keys.ignored("median_filter_width alignment_heads"),

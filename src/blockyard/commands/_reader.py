@@ -1,0 +1,235 @@
+"""Reads the command line of a function that is a command: flags, `key=value`, and arguments without a `=`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from blockyard.commands._signature import Function, Parameter, functions_of
+from blockyard.commands._types import CONFIG_DIRS, REPEATED, TYPED, FlagForm, Keys
+from blockyard.config.choices import catalog
+from blockyard.config.option_text import Reader, boolean, read_option
+from blockyard.errors import UserError, did_you_mean, near
+
+
+def run(name: str, arguments: Sequence[str]) -> int:
+    """Run a command and return its exit code. Raises UserError for a command line that it does not take."""
+    function, positional, keywords = read(name, arguments)
+    code = function.call(*positional, **keywords)
+    return code or 0
+
+
+def read(name: str, arguments: Sequence[str]) -> tuple[Function, list[Any], dict[str, Any]]:
+    """Return the function that a command line asks for, and its arguments. Raises UserError."""
+    functions = functions_of(name)
+    flags, config_dirs, texts = Parser(name, functions).read(arguments)
+    function, texts = _chosen(name, functions, texts)
+    title = f"{name} {function.word}".strip()
+    for flag in flags:
+        if flag not in [parameter.name for parameter in function.flags]:
+            others = [other for other in functions if flag in [parameter.name for parameter in other.flags]]
+            calls = " and ".join(f"`blockyard {name} {other.word}".rstrip() + "`" for other in others)
+            raise UserError(f"--{flag.removesuffix('_').replace('_', '-')} is for {calls}")
+    keyed, texts = _taken(function, texts)
+    positional, texts = _placed(title, function, texts)
+    _check_rest(title, functions, function, texts)
+    values: dict[str, Any] = dict(flags)
+    for parameter in function.parameters:
+        if TYPED in parameter.metadata:
+            values[parameter.name] = list(arguments)
+        elif CONFIG_DIRS in parameter.metadata:
+            values[parameter.name] = config_dirs
+        elif parameter.name in keyed:
+            values[parameter.name] = _read_value(parameter, keyed[parameter.name])
+        elif parameter.required and parameter.is_keyword:
+            needed = [each.typed for each in function.keywords if each.required]
+            earlier = needed[: needed.index(parameter.typed)]
+            beside = f" beside {' '.join(earlier)}" if earlier else ""
+            raise UserError(f"{title} needs {parameter.typed} ({parameter.help}){beside}")
+    keywords = {each.name: values[each.name] for each in function.parameters if each.name in values and not each.group}
+    for group, kind in function.groups.items():
+        fields = [each.name for each in function.parameters if each.group == group]
+        keywords[group] = kind(**{name: values[name] for name in fields if name in values})
+    return function, [*positional, *texts], keywords
+
+
+def _chosen(name: str, functions: list[Function], texts: list[str]) -> tuple[Function, list[str]]:
+    """Return the function that a word or a key chooses, and the arguments without the word."""
+    words = {function.word: function for function in functions if function.word}
+    if words:
+        default = functions[0] if not functions[0].word else None
+        candidates = texts[:1] if default else [text for text in texts if "=" not in text]
+        word = candidates[0] if candidates else ""
+        if word in words:
+            place = texts.index(word)
+            return words[word], texts[:place] + texts[place + 1 :]
+        if default is None:
+            problem = f", not {' '.join(candidates)}" if candidates else ""
+            raise UserError(f"{name} needs what to do: {' or '.join(words)}{problem}")
+        return default, texts
+    chosen = []
+    for function in functions[1:]:
+        values = [text.partition("=")[2] for text in texts if text.startswith(f"{function.key}=")]
+        if values and function.chosen_by.endswith("=true") and not read_option(function.key, values[-1], boolean):
+            texts = [text for text in texts if not text.startswith(f"{function.key}=")]
+        elif values:
+            chosen.append(function)
+    if len(chosen) > 1:
+        asked = " and ".join(function.chosen_by for function in chosen)
+        raise UserError(f"{asked} exclude each other; leave all but one out")
+    return chosen[0] if chosen else functions[0], texts
+
+
+def _taken(function: Function, texts: list[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the arguments of each parameter that is read from `key=value`, and the other arguments."""
+    keyed: dict[str, list[str]] = {}
+    others = []
+    for text in texts:
+        key, equals, _ = text.partition("=")
+        for parameter in function.keywords if equals else ():
+            keys: Keys | None = parameter.meta(Keys)
+            if keys.matches(key) if keys is not None else key == parameter.key:
+                keyed.setdefault(parameter.name, []).append(text)
+                break
+        else:
+            others.append(text)
+    return keyed, others
+
+
+def _read_value(parameter: Parameter, texts: list[str]) -> Any:
+    """Return the value of a parameter; of a key that is given several times the last one counts."""
+    pairs = [text.partition("=")[::2] for text in texts]
+    keys: Keys | None = parameter.meta(Keys)
+    if keys is not None:
+        return {key.removeprefix(keys.prefix): read_option(key, text, keys.read) for key, text in pairs}
+    values = [read_option(key, text, parameter.reader) for key, text in pairs]
+    return values if REPEATED in parameter.metadata else values[-1]
+
+
+def _placed(title: str, function: Function, texts: list[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments without a `=` for the parameters before the star, and the others."""
+    if not function.positional:
+        return [], texts
+    names = [text for text in texts if "=" not in text]
+    count = len(function.positional)
+    if len(names) == count or (len(names) > count and function.rest is not None and not function.rest.value.everything):
+        return names[:count], [text for text in texts if "=" in text] + names[count:]
+    nouns = [each.value.metavar.replace("_", " ").replace("|", " or ").lower() for each in function.positional]
+    problem = ""
+    if count == 1:
+        problem = f", not {len(names)} ({', '.join(names)})" if names else ", and none is named"
+    raise UserError(f"{title} takes one {' and one '.join(nouns)}{problem}; for example `{function.example}`")
+
+
+def _check_rest(title: str, functions: list[Function], function: Function, texts: list[str]) -> None:
+    """Raise UserError for an argument that the function does not take."""
+    rest = function.rest
+    keys = list(dict.fromkeys(key for other in functions for each in other.keywords for key in each.keys))
+    listed = f"(options: {', '.join(keys)})"
+    for text in texts:
+        key, equals, _ = text.partition("=")
+        others = [other for other in functions if other is not function and other.key and other.takes(key)]
+        if equals and others:
+            raise UserError(f"{text} has an effect with {others[0].chosen_by} only; add it, or leave {key} out")
+        if equals and function.key and functions[0].takes(key):
+            raise UserError(f"{function.chosen_by} and {key}= exclude each other; leave one of them out")
+        if rest is not None and rest.value.everything == "overrides":
+            continue
+        if rest is not None and rest.value.everything == "inputs":
+            if re.fullmatch(r"[a-z]+=\S*", text) and near(key, keys):
+                raise UserError(f"{text}: unknown option of {title}{did_you_mean(key, keys)} {listed}")
+            continue
+        if not equals and rest is not None:
+            continue
+        if not equals and "run" in keys:
+            raise UserError(f"{text}: {title} takes no names; did you mean run={text}? {listed}")
+        raise UserError(f"{text}: unknown option of {title}{did_you_mean(key, keys)} {listed}")
+
+
+class Parser(argparse.ArgumentParser):
+    """Takes the flags of a command out of its arguments. Raises UserError."""
+
+    def __init__(self, name: str, functions: Sequence[Function]) -> None:
+        super().__init__(prog=f"blockyard {name}", add_help=False, allow_abbrev=False)
+        self.parameters = {each.key: each for function in functions for each in function.flags}
+        self.known = [key for function in functions for each in function.keywords for key in each.keys]
+        self.add_argument("texts", nargs="*")
+        self.add_argument("--config-dir", "-cd", dest="config_dirs", action="append", default=[], metavar="DIR")
+        for key, parameter in self.parameters.items():
+            form = parameter.flag
+            options: dict[str, Any] = {"dest": parameter.name, "default": argparse.SUPPRESS}
+            options |= {"action": "store_true"} if parameter.reader is boolean else {"type": _flag_type(parameter)}
+            self.add_argument(key, *filter(None, [form.short if form else ""]), **options)
+
+    def read(self, arguments: Sequence[str]) -> tuple[dict[str, Any], list[str], list[str]]:
+        """Return the flags that are given, the folders of --config-dir, and the other arguments in order."""
+        namespace, unknown = self.parse_known_intermixed_args(self._joined(arguments))
+        flag = next((text.partition("=")[0] for text in unknown if text.startswith("-")), None)
+        if flag is not None:
+            name = flag.lstrip("-").replace("-", "_")
+            if name.partition(".")[0] in (*catalog.run_keys(), "resume", "run", *self.known):
+                value = _value_of(flag, arguments)
+                raise UserError(f"{flag}: not a flag; families and options are written {name}={value}")
+            if flag == "--config-name":
+                raise UserError(f"{flag}: there is one root config; choose experiment=NAME, from --config-dir DIR too")
+            flags = self.flags()
+            raise UserError(f"{flag}: unknown flag{did_you_mean(flag, flags)} (flags: {', '.join(flags)})")
+        values = vars(namespace)
+        texts, config_dirs = values.pop("texts"), values.pop("config_dirs")
+        return values, config_dirs, texts
+
+    def flags(self) -> list[str]:
+        """Return the flags in their long form."""
+        return ["--config-dir", *self.parameters, "--help"]
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UserError in place of printing the usage and exiting."""
+        named = re.fullmatch(r"argument ([^:\s/]+)(?:[\s/][^:]*)?: (.*)", message)
+        flag, text = named.groups() if named else ("command line", message)
+        if text == "expected one argument":
+            choices = self.parameters[flag].choices if flag in self.parameters else ()
+            text = f"a value is missing, one of {', '.join(choices)}" if choices else "a value is missing"
+        elif text.startswith("ignored explicit argument"):
+            text = "takes no value"
+        raise UserError(f"{flag}: {text}")
+
+    def _joined(self, arguments: Sequence[str]) -> list[str]:
+        """Return the arguments with the value of each flag that may stand alone joined to it (`--csv=runs.csv`)."""
+        forms: dict[str, tuple[str, FlagForm]] = {}
+        for key, parameter in self.parameters.items():
+            if parameter.flag and parameter.flag.bare is not None:
+                forms |= {key: (key, parameter.flag), parameter.flag.short: (key, parameter.flag)}
+        joined = []
+        rest = list(arguments)
+        while rest:
+            argument = rest.pop(0)
+            if argument in forms:
+                key, form = forms[argument]
+                value = rest.pop(0) if rest and form.follows(rest[0]) else form.bare
+                argument = f"{key}={value}"
+            joined.append(argument)
+        return joined
+
+
+def _flag_type(parameter: Parameter) -> Reader:
+    """Return the reader of a flag's value, whose error argparse shows."""
+
+    def read(text: str) -> Any:
+        try:
+            return parameter.reader(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"expected {error}, not {text!r}") from None
+
+    return read
+
+
+def _value_of(flag: str, arguments: Sequence[str]) -> str:
+    """Return what follows an unknown flag, `last` of `--resume last`; VALUE where nothing does."""
+    for text, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, value = text.partition("=")
+        if name == flag:
+            value = value if equals else following
+            return value if value and not value.startswith("-") and ("=" not in value or equals) else "VALUE"
+    return "VALUE"

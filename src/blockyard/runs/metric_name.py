@@ -1,0 +1,45 @@
+"""The name of a metric, such as `val/accuracy@ema`, taken apart.
+
+val/accuracy@ema        split / name @ variant
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class MetricName:
+    """The name of a metric. `str` puts it together again.
+
+    split: train, val or test; "" for a cost and for an outcome of a whole run, which are of no split
+    variant: what was evaluated in place of the model on the whole split: averaged weights (ema), longer sequences (4x),
+        more loops (4loops), a slice of the data; "" for neither
+    """
+
+    split: str
+    name: str
+    variant: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> MetricName:
+        """Return the parts of a name. Any text is one."""
+        split, slash, rest = text.partition("/")
+        if not slash or split not in SPLITS:
+            split, rest = "", text
+        name, _, variant = rest.partition("@")
+        return cls(split, name, variant)
+
+    def __str__(self) -> str:
+        text = f"{self.split}/{self.name}" if self.split else self.name
+        return f"{text}@{self.variant}" if self.variant else text
+
+    def on(self, split: str) -> MetricName:
+        """Return the same metric on another split; "" for the name as an objective has it."""
+        return replace(self, split=split)
+
+    def plain(self) -> MetricName:
+        """Return the metric of the model on the whole split, without a variant."""
+        return replace(self, variant="")
