@@ -90,6 +90,7 @@ def check(
 
     unsound_families = {key.partition(".")[0] for key in unsound}
     sound = [family for family in (*CONTRACTS, *SOURCE_CONTRACTS) if family not in unsound_families]
+    # Rules also compare the sound families of an unsound config, so that as many problems as possible are reported.
     own = LayerChoices(composed, Facts(picks(composed, sound)))
     kinds = [] if unsound else _kinds_of_layers(composed, sound)
     if kinds:
@@ -106,6 +107,7 @@ def check(
     if not issues:
         models = BuiltModels() if models is None else models
         issues += models.issues(config, on_this_machine=on_this_machine, training=training, starts=starts)
+    # Two passes may report the same of one value.
     return list({str(issue): issue for issue in issues}.values())
 
 

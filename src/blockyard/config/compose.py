@@ -93,7 +93,7 @@ def _completed(
 ) -> Composed:
     """Return the config with everything that a frozen one holds: defaults, hashes of files, a name, the solved size."""
     _delete_callbacks(config, ordered.deleted, issues)
-    complete(config, folders)
+    complete(config, folders)  # again: a value may have named another class, which has other defaults
     leave_out_defaults(config, choices)
     tokenizer_content.fill(config, issues)
     if config.get("name") is None:

@@ -43,7 +43,7 @@ def leave_out_defaults(config: Node, choices: dict[str, str | None]) -> None:
             choices.pop(family, None)
 
 
-@cache
+@cache  # the package's own files do not change while a process runs
 def _left_out_nodes() -> dict[str, Node]:
     return {family: default_node(family, name) for family, name in LEFT_OUT.items()}
 

@@ -159,7 +159,7 @@ def read_files(groups: Sequence[str], folders: Sequence[Path]) -> tuple[list[Fil
         for default in listed.defaults:
             path = str(default.config_path)
             loaded = cast("ConfigResult", repository.load_config(path))
-            content = getattr(loaded, "plain", None) or _plain(loaded)
+            content = getattr(loaded, "plain", None) or _plain(loaded)  # kept with files of the package
             package = loaded.header["package"] if default.package is None else default.package
             # As Hydra reads a package: `hydra[callbacks]` is a key inside `hydra` too.
             for part in reversed(split_key(package) if package else []):
@@ -191,6 +191,7 @@ def _initialised() -> Iterator[ConfigLoaderImpl]:
 
     Afterwards the Hydra of an application around this is in force again.
     """
+    # Hydra has one instance a process, and refuses a second one.
     around = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:

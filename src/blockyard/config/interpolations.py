@@ -47,6 +47,7 @@ def resolve(config: Node, issues: list[Issue]) -> Node:
     from omegaconf.errors import InterpolationKeyError
 
     unresolved: DictConfig = OmegaConf.create(config)
+    # OmegaConf stops at its first error. Each round leaves one option out, so that there are no more than options.
     while True:
         try:
             return cast("Node", OmegaConf.to_container(unresolved, resolve=True))

@@ -54,12 +54,12 @@ def merge(ordered: SortedOverrides, folders: tuple[Path, ...], issues: list[Issu
     choices: Choices = {}
     with _failures_as(issues):
         merged, choices = merge_choices(groups, replaced, folders)
-        # Nested choices and new classes first: they decide which keys there are.
+        # Nested choices and new classes before values: they decide which keys there are.
         nested_choices.fill(merged, folders, {value.key: value.value for value in ordered.values})
         _retarget(merged, ordered.values)
         _set_values(merged, choices, ordered, folders, issues)
         config = resolve(merged, issues)  # after the values, which an interpolation may name
-        presets.remove_options(config, choices, folders)
+        presets.remove_options(config, choices, folders)  # last: another option may interpolate one of these
     return (config, choices) if config else ({}, {})
 
 
@@ -140,6 +140,7 @@ def _merge_files(
     single, several = _apart(groups)
     content, chosen = _content(single, replaced, folders)
     for family, names in several.items():
+        # Hydra 1.3 merges several choices of a group into one node, in which one logger would overwrite the other.
         nodes = [_content((*single, f"{family}={name}"), replaced, folders)[0][family] for name in names]
         content[family] = _together(family, nodes, names)
     families = (*catalog.families(), *(key for key in catalog.OF_SOURCE if chosen.get(key)))

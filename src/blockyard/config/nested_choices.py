@@ -62,6 +62,7 @@ def fill(config: Node, folders: tuple[Path, ...] = (), typed: Mapping[str, Any] 
     folders: the user's own config folders
     typed: values of the command line by their keys; lists of names are put into the config first
     """
+    # Collected first: a choice that names itself would be filled without end.
     for nested in list(_nested_choices(config)):
         if nested.listing in typed:
             put(nested.place.node, [nested.names], typed[nested.listing])

@@ -70,7 +70,7 @@ def placed_nodes(config: Node) -> Iterator[Placed]:
         value: Any = config.get(family)
         if is_node(value):
             yield from _with_inner(Placed(family, value, contract(family), family in LATE_KEYS, own))
-        elif isinstance(value, dict) and family in RUNTIME_CONTRACTS:  # several by name
+        elif isinstance(value, dict) and family in RUNTIME_CONTRACTS:  # several callbacks or loggers by name
             for name, node in value.items():
                 if is_node(node):
                     yield from _with_inner(Placed(f"{family}.{name}", node, contract(family), False, own))

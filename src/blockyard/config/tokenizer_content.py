@@ -24,7 +24,6 @@ def fill(config: Node, issues: list[Issue]) -> None:
     """Record the facts of the tokenizers of a config in place. A file that cannot be used is an issue."""
     for key in TOKENIZERS:
         _record_file(config.get(key), key, issues)
-    for key in TOKENIZERS:
         _resolve_auto(config, key)
 
 

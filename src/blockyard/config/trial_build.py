@@ -173,6 +173,7 @@ def build_components(
         if any(key.startswith(f"{top}.") for top in tops):
             continue  # an inner node is built with its parent
         tops.append(key)
+        # A factory waits for a Context, which follows from the plans; a plan with an unsound part cannot be built.
         if place.late or any(f"{each}.".startswith(f"{key}.") for each in unsound):
             continue
         if key.partition(".")[0] == "logger" and lightning.connects(locate(place.target)):

@@ -47,6 +47,7 @@ def folders(config_dirs: Iterable[str], overrides: Sequence[str]) -> tuple[tuple
         problems += of_folder
         if folder is not None and not of_folder:
             sound.append(folder)
+    # Packages after the user's own folders, so that the name of a choice in both is a problem of the package.
     for package in installed():
         if package.folder is None:
             of_package = [(package.name, package.problem)]
