@@ -279,4 +279,6 @@ def _refused(layers: LayerChoices, by_own_layers: Collection[Rule] = ()) -> dict
 
 def _inside(key: str, override: str) -> str:
     """Return an override of a kind of layers; of the whole config where layers cannot differ in the family."""
-    return f"{key}.{override}" if override.partition("=")[0] in layer_kinds.FAMILIES else override
+    if override.partition("=")[0] in layer_kinds.FAMILIES:
+        return f"{key}.{override}"
+    return override

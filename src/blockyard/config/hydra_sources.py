@@ -173,7 +173,9 @@ def as_hydra_names_it(group: str) -> str:
     family, _, name = group.partition("=")
     if family not in catalog.OF_SOURCE:
         return group
-    return f"~{catalog.hydra_key(family)}" if name == catalog.SAME else f"{catalog.hydra_key(family)}={name}"
+    if name == catalog.SAME:
+        return f"~{catalog.hydra_key(family)}"
+    return f"{catalog.hydra_key(family)}={name}"
 
 
 def searchpath(folders: Sequence[Path]) -> list[str]:

@@ -97,7 +97,9 @@ def absent(name: str, family: str = "") -> str | None:
         return f"{name} is {COMPOSED[_plain(name)]}"
     related = [choice for choice, known in _all_choices() if _plain(name) in known.related]
     related = sorted(related, key=lambda choice: not choice.startswith(f"{family}="))
-    return f"blockyard has no {name} (related, not the same: {', '.join(related)})" if related else None
+    if not related:
+        return None
+    return f"blockyard has no {name} (related, not the same: {', '.join(related)})"
 
 
 def _all_choices() -> Iterator[tuple[str, catalog.Choice]]:
@@ -183,9 +185,9 @@ class KnownKeys:
         """Return overrides for a family's name elsewhere, `scheduler=cosine`, or a choice as a switch, `wandb=true`."""
         family = family_for(key)
         if family:
-            is_choice = value in catalog.choices(family, self.folders)
-            named_so = choices_for(value, family)
-            return [f"{family}={value}"] if is_choice else named_so or [f"{family}=NAME"]
+            if value in catalog.choices(family, self.folders):
+                return [f"{family}={value}"]
+            return choices_for(value, family) or [f"{family}=NAME"]
         return meant(key, [(family, list(catalog.choices(family, self.folders))) for family in catalog.groups()])
 
     def _option_issue(self, path: list[str], value: str) -> Issue | None:
@@ -228,7 +230,8 @@ class KnownKeys:
         return False
 
     def _explain(self, family: str) -> str:
-        return f"`blockyard explain {family}={self.choices[family]}`" if self.choices.get(family) else ""
+        choice = self.choices.get(family)
+        return f"`blockyard explain {family}={choice}`" if choice else ""
 
     def _options(self, node: Node) -> list[str]:
         return list(options_of(node, self.allow))
@@ -246,4 +249,6 @@ class KnownKeys:
             return [f"{family}={choice}"]
         if name in catalog.run_keys() and value in catalog.choices(name, self.folders):
             return [f"{name}={value}"]
-        return [f"{family}={other}" for other in near(value, names)] if name in ("name", "type") else []
+        if name not in ("name", "type"):
+            return []
+        return [f"{family}={other}" for other in near(value, names)]

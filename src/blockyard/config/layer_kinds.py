@@ -33,7 +33,9 @@ Composes = Callable[[SortedOverrides, list[Issue]], Node]
 def unexpanded(config: Node) -> list[str]:
     """Return the names of the kinds that are still lists of overrides."""
     kinds = get(config, KINDS, {})
-    return [name for name, kind in kinds.items() if isinstance(kind, list)] if isinstance(kinds, dict) else []
+    if not isinstance(kinds, dict):
+        return []
+    return [name for name, kind in kinds.items() if isinstance(kind, list)]
 
 
 def split(values: list[Value]) -> tuple[list[Value], dict[str, list[str]]]:

@@ -26,7 +26,9 @@ def read_option(key: str, text: str, reader: Reader) -> Any:
 
 def integer(minimum: int = 0, maximum: int | None = None, note: str = "") -> Callable[[str], int]:
     """Return a reader of whole numbers in a range. note: ends the message."""
-    limits = f"a whole number >= {minimum}" if maximum is None else f"a whole number from {minimum} to {maximum}"
+    limits = f"a whole number >= {minimum}"
+    if maximum is not None:
+        limits = f"a whole number from {minimum} to {maximum}"
 
     def read(text: str) -> int:
         value = int(text) if re.fullmatch(r"[+-]?\d{1,18}", text) else None

@@ -112,7 +112,8 @@ def to_text(value: Any) -> str:
 def as_quoted(text: str) -> str:
     """Return a value, or each item of a list, in quotes, so that a number or a word such as true is read as text."""
     if not (text.startswith("[") and text.endswith("]")):
-        return text if text[:1] in ("'", '"') else f'"{text}"'
+        is_quoted = text[:1] in ("'", '"')
+        return text if is_quoted else f'"{text}"'
     items = [as_quoted(item.strip()) for item in _apart(text[1:-1])]
     return f"[{','.join(items)}]"
 

@@ -69,7 +69,9 @@ class Project:
         if outputs is not None and grammar and not _PLAIN_PATH.fullmatch(outputs):
             outputs = to_text(outputs)
         value = {"outputs": outputs, "logger": self.logger, "allow": f"[{','.join(self.allow)}]"}[key]
-        return [f"{key}={value}"] if value not in (None, "[]") else []
+        if value in (None, "[]"):
+            return []
+        return [f"{key}={value}"]
 
 
 def with_project(command: str, arguments: Sequence[str]) -> list[str]:

@@ -22,6 +22,8 @@ from blockyard.config.tree import is_node
 from blockyard.contracts import Because, DataModule, FolderPath, Kind, Seed, Text
 from blockyard.contracts.option_types import LARGEST_COUNT, LARGEST_FLOAT, LARGEST_SEED, PerCore
 
+REQUIRED = object()  # the default of an option without one
+RESERVED = ("_target_", "_partial_")  # keys of every node that are no options
 UNSAID = (LARGEST_COUNT, LARGEST_FLOAT, LARGEST_SEED)  # upper bounds that only say that a number is finite
 
 
@@ -113,7 +115,9 @@ class Slot(NamedTuple):
         """Return the nodes as text: "a TokenMixer as a node"."""
         if self.required is Kind:
             return "lists of overrides, by name"
-        text = f"{self.required.__name__}s as nodes, by name" if self.named else f"a {self.required.__name__} as a node"
+        text = f"a {self.required.__name__} as a node"
+        if self.named:
+            text = f"{self.required.__name__}s as nodes, by name"
         return f"{text} or null" if self.optional else text
 
     @property
@@ -162,10 +166,6 @@ def nested_node(value: Any) -> bool:
     if isinstance(value, dict):
         return is_node(value) or any(map(nested_node, value.values()))
     return isinstance(value, list) and any(map(nested_node, value))
-
-
-REQUIRED = object()
-RESERVED = ("_target_", "_partial_")
 
 
 class Root:

@@ -8,7 +8,9 @@ from blockyard.config.rules.declarations import Facts, Rule
 def layers_of_model(f: Facts) -> str | None:
     """A model without blocks has no layers that could differ."""
     differ = f["layers"].options.get("kinds") or f["layers"].options.get("pattern")
-    return f"{f['model']} has no blocks, so {f['layers']} would not be used" if differ and _blockless(f) else None
+    if not differ or f["model"].target.stacks:
+        return None
+    return f"{f['model']} has no blocks, so {f['layers']} would not be used"
 
 
 def enters_once(f: Facts) -> str | None:
@@ -39,7 +41,3 @@ RULES = (
     Rule(("position", "layers"), scales_once),
     Rule(("position", "source_position"), acts_in_source),
 )
-
-
-def _blockless(f: Facts) -> bool:
-    return not f["model"].target.stacks

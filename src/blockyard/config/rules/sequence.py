@@ -40,7 +40,9 @@ def causality_of_position(f: Facts) -> str | None:
         return None
     if f.causal and f["model"].target.ties(f["model"].options):
         return f"{f['position']} needs a causal model; the tokens of a source see each other with sees=source"
-    return None if f.causal else f"{f['position']} needs a causal model; {f['model']} is bidirectional"
+    if f.causal:
+        return None
+    return f"{f['position']} needs a causal model; {f['model']} is bidirectional"
 
 
 def causality_of_source_position(f: Facts) -> str | None:
