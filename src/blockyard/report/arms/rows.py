@@ -36,7 +36,7 @@ def arm_rows(
 ) -> list[ArmRow]:
     """Return one row for each arm, in the order of the sweep.
 
-    results: of every arm; missing: why an arm has no result, for those that have none
+    results: of every arm; missing: why an arm has no result, for the arms without one
     """
     costs = with_active({arm.name: median_costs(run.cost for run in arm.done) for arm in data.arms})
     points = {name: (results[name].mean.mean, costs[name].get(terms.cost)) for name in costs}
@@ -77,7 +77,7 @@ def arm_rows(
 def _changes(
     data: ComparisonInput, terms: ComparisonTerms, arm: ArmRuns, costs: Mapping[str, Mapping[str, float | None]]
 ) -> ChangesRow:
-    """Return what an arm changes against its rival.
+    """Return the changes of an arm against its rival.
 
     Options are compared for a few runs of no sweep anyway, whose arms do not say what they change.
     """
@@ -101,7 +101,7 @@ def _verdict(result: ArmResult, missing: MissingResult | None, failed: int) -> t
 
 
 def cell_row(record: LoadedRun) -> CellRow:
-    """Return the row of a cell, whether it has a run or not. files: those of its folder that a reader may open."""
+    """Return the row of a cell, whether it has a run or not. files: the files of its folder that a reader may open."""
     started = record.state not in ("missing", "refused")
     return CellRow(
         arm=record.arm,

@@ -1,6 +1,6 @@
-"""The rungs of a comparison: arms that differ in their size, and what each is worth in compute.
+"""The rungs of a comparison: arms that differ in their size, and their worth in compute.
 
-The rungs are the levels of a factor of a grid, or those of the key `ladder` of a sweep file.
+The rungs are the levels of a factor of a grid, or of the key `ladder` of a sweep file.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def rivals(data: ComparisonInput, baseline: str | None) -> dict[str, str]:
 
 
 def ladder_answer(row: LadderRow) -> str:
-    """Return what each arm is worth in compute, in a sentence or two."""
+    """Return the worth of each arm in compute, in a sentence or two."""
     others = [arm for arm in row.arms if arm.name != row.baseline]
     if not others:
         (arm,) = row.arms

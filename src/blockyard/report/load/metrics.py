@@ -71,7 +71,7 @@ def direction_of(metric: str, recorded: dict[str, str], requested: str | None = 
 
 
 def metric_names(records: Iterable[LoadedRun]) -> list[str]:
-    """Return the names of all metrics, those on test first."""
+    """Return the names of all metrics, metrics on test first."""
     names = dict.fromkeys(name for run in records for name in run.metrics)
     return sorted(names, key=lambda name: (not name.startswith("test/"), name))
 
