@@ -63,7 +63,7 @@ model/_transformer.py Transformer.forward | features, then the head
 """,
     "override": """
 cli.py main | finds the command by its file name
-  commands/train.py run | reads settings, flags and overrides from the command line
+  commands/train.py train via run | reads settings, flags and overrides from the command line
     commands/check.py compose_and_check | what `blockyard check` does too
       config/compose.py compose | from overrides to one nested dictionary
         config/overrides.py sort_overrides | choices (`block=parallel`) apart from values (`model.dim=64`)
@@ -80,7 +80,7 @@ cli.py main | finds the command by its file name
       engine/setup.py prepare | builds data, model, objective and optimizer from the frozen config
 """,
     "cell": """
-commands/sweep.py run | plans, shows, runs, compares
+commands/sweep.py sweep | plans, shows, runs, compares
   sweep/plan/planner.py make_plan | the file becomes a frozen plan: one full config a cell
   sweep/execution/runner.py run_plan | hands out what is missing, until nothing is
     sweep/executor/local.py LocalExecutor.submit | a warm process forks; Ray and SLURM have their own
@@ -89,7 +89,7 @@ sweep/cell/execute.py execute | in the process that runs the cell
   engine/run.py train | the same training
 """,
     "result": """
-commands/compare.py run | or the end of `blockyard sweep`
+commands/compare.py compare | or the end of `blockyard sweep`
   report/comparison.py compare | everything that the tables and the page show, as plain data
     report/load/resolve.py load_selection | the runs, from their folders
     report/stats/verdict.py compare_arms | means, paired differences, intervals, p-values, verdicts
