@@ -63,21 +63,22 @@ model/_transformer.py Transformer.forward | features, then the head
 """,
     "override": """
 cli.py main | finds the command by its file name
-  commands/train.py train via run | reads settings, flags and overrides from the command line
-    commands/check.py compose_and_check | what `blockyard check` does too
-      config/compose.py compose | from overrides to one nested dictionary
-        config/overrides.py sort_overrides | choices (`block=parallel`) apart from values (`model.dim=64`)
-        config/merge.py merge | the files of the choices become one dictionary, in which the values are set
-          config/presets.py expand | a preset becomes the choices that it stands for
-          config/known_keys.py KnownKeys | each key exists
-        config/size_matching.py solve | `match.params=N` becomes a width
-      config/check.py check | every rule, every problem at once
-        config/rules/__init__.py RULES | two declarations at a time
-        config/trial_build.py BuiltModels.issues via models | a model that several configs have is built once
-          config/trial_build.py build_model | shapes, without weights
-    runs/start.py create_run | the folder of the config's hash, locked
-    engine/run.py train_and_print | trains in it, and prints the result
-      engine/setup.py prepare | builds data, model, objective and optimizer from the frozen config
+  commands/_reader.py run | reads the command line by the signature of the command's function
+commands/train.py start | a run from the overrides
+  commands/check.py compose_and_check | what `blockyard check` does too
+    config/compose.py compose | from overrides to one nested dictionary
+      config/overrides.py sort_overrides | choices (`block=parallel`) apart from values (`model.dim=64`)
+      config/merge.py merge | the files of the choices become one dictionary, in which the values are set
+        config/presets.py expand | a preset becomes the choices that it stands for
+        config/known_keys.py KnownKeys | each key exists
+      config/size_matching.py solve | `match.params=N` becomes a width
+    config/check.py check | every rule, every problem at once
+      config/rules/__init__.py RULES | two declarations at a time
+      config/trial_build.py BuiltModels.issues via models | a model that several configs have is built once
+        config/trial_build.py build_model | shapes, without weights
+  runs/start.py create_run | the folder of the config's hash, locked
+  engine/run.py train_and_print | trains in it, and prints the result
+    engine/setup.py prepare | builds data, model, objective and optimizer from the frozen config
 """,
     "cell": """
 commands/sweep.py sweep | plans, shows, runs, compares

@@ -1,7 +1,7 @@
-"""The limit of a process's address space, `ulimit -v`: whether the libraries fit, and what a message says of it.
+"""The limit of a process's address space, `ulimit -v`: whether the libraries fit, and its part of messages.
 
-Libraries in C and C++ do not report that it is used up: they abort, or end the process. So where there is a limit, a
-process of its own loads them first. PyTorch maps a few gigabytes, most of which it never touches.
+Libraries in C and C++ do not report that it is used up: they abort, or end the process. So with a limit, a separate
+process loads them first. PyTorch maps a few gigabytes, and never touches most of them.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def is_used_up(error: BaseException) -> bool:
 
 
 def problem_of(command: str) -> str | None:
-    """Return what is wrong if the libraries of a command do not fit into the address space, or None.
+    """Return a message if the libraries of a command do not fit into the address space, or None.
 
-    Costs nothing without a limit, or where they are loaded already.
+    Costs nothing without a limit, or if they are loaded already.
     """
     bound = limit()
     imports = _LIBRARIES.get(command)

@@ -2,7 +2,7 @@
 
 Every parameter is drawn from its own generator, seeded by sha256 of (seed, path). Replacing one
 component therefore leaves every other initial weight bit-identical, and two arms of an ablation
-share the weights wherever path and shape agree.
+share all weights of equal path and shape.
 
 A module initialises its own parameters in `init_weights(init)`, where `init` is an `Init`:
 
@@ -32,8 +32,8 @@ from blockyard.contracts import Context, role_of
 class Init:
     """Draws the direct parameters of one module. `initialise` makes it and passes it to `init_weights`.
 
-    Names are attribute names of the module, with dots those of a part of it, which then keeps the values. A name whose
-    parameter is None (no bias) is skipped.
+    Names are attribute names of the module; a name with dots is of a part, which then keeps the values. The name of a
+    parameter that is None (no bias) is skipped.
     A parameter shared with an earlier module keeps its values.
     """
 
@@ -52,9 +52,9 @@ class Init:
         return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
     def normal(self, name: str, std: float | None = None) -> None:
-        """Normal with mean 0; std None is the model's init_std, for weights of the parameter's role.
+        """Draw normal values with mean 0; std None is the model's init_std, for weights of the parameter's role.
 
-        In a model of `init_shape=uniform` uniform with that standard deviation.
+        In a model of `init_shape=uniform` they are uniform with this standard deviation.
         """
         scale = self.std * self._factor(name) if std is None else std
         if self.ctx is not None and self.ctx.init_shape == "uniform":
@@ -63,23 +63,23 @@ class Init:
             self._fill(name, lambda shape: torch.empty(shape).normal_(0.0, scale, generator=self.generator(name)))
 
     def uniform(self, name: str, bound: float) -> None:
-        """Uniform in [-bound, bound]."""
+        """Draw uniform values in [-bound, bound]."""
         self._fill(name, lambda shape: torch.empty(shape).uniform_(-bound, bound, generator=self.generator(name)))
 
     def constant(self, name: str, value: float) -> None:
-        """One value everywhere."""
+        """Set one value everywhere."""
         self._fill(name, lambda shape: torch.full(shape, value))
 
     def zeros(self, name: str) -> None:
-        """Zero everywhere."""
+        """Set zero everywhere."""
         self.constant(name, 0.0)
 
     def ones(self, name: str) -> None:
-        """One everywhere."""
+        """Set one everywhere."""
         self.constant(name, 1.0)
 
     def copy(self, name: str, value: Tensor | Callable[[], Tensor]) -> None:
-        """A value that the module computes, or what computes it; use `generator(name)` for what is random in it."""
+        """Set a value, or the result of a function; use `generator(name)` for random values in it."""
         self._fill(name, lambda shape: (value() if callable(value) else value).reshape(shape))
 
     def foreign(self, name: str, make: Callable[[], nn.Module]) -> None:

@@ -69,6 +69,8 @@ PACKAGES = {
     "twice": ("# @package norm\n# @package hydra.callbacks\n", f"x: {CALL}\n"),
     "launcher": ("# @package hydra.launcher\n", f"{CALL}\n"),
     "twice global": ("# @package _global_._global_.hydra.callbacks\n", f"x: {CALL}\n"),
+    "brackets": ("# @package hydra[callbacks]\n", f"x: {CALL}\n"),
+    "brackets first": ("# @package [hydra].callbacks\n", f"x: {CALL}\n"),
     "through the group": ("# @package _group_.hydra\n", f"callbacks: {{x: {CALL}}}\n"),
 }
 
@@ -101,6 +103,8 @@ DEFAULTS = (
     "/norm/../norm@hydra.callbacks: evil",
     "/norm@hydra.callbacks: ${norm}",
     "/norm@hydra.callbacks.x: call",
+    "/norm@hydra[callbacks]: evil",
+    "/norm@[hydra][callbacks]: evil",
 )
 DEFAULTS_FILES = {
     "norm/evil.yaml": f"x: {CALL}\n",

@@ -146,8 +146,8 @@ CORE = (
     _bug(
         "average-without-warm-up",
         "engine/callbacks/ema.py",
-        "if self.warmup else self.decay",
-        "if 0 else self.decay",
+        "if self.warmup:",
+        "if 0:",
         "tests/engine/callbacks/test_ema.py",
     ),
     _bug(

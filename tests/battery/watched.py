@@ -33,9 +33,9 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         path, mode, flags = arguments
         writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         text = os.fsdecode(path) if isinstance(path, str | bytes) else ""
-        if writes and text and "__pycache__" not in text and not text.startswith("/dev/"):
+        if writes and text and not _is_bytecode(text) and not text.startswith("/dev/"):
             _events.append(f"open {text} {mode}")
-    elif event in ("os.rename", "os.mkdir") and "__pycache__" in str(arguments):
+    elif event in ("os.rename", "os.mkdir") and _is_bytecode(str(arguments[0])):
         return
     elif event == "pickle.find_class":
         module, name = map(str, arguments)
@@ -43,6 +43,11 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
             _events.append(f"{event} {arguments!r}"[:200])
     elif event in RUNS or event in CHANGES:
         _events.append(f"{event} {arguments!r}"[:200])
+
+
+def _is_bytecode(path: str) -> bool:
+    """Return whether a path is where Python keeps what it has compiled, see `support.isolation`."""
+    return "__pycache__" in path or (sys.pycache_prefix is not None and path.startswith(sys.pycache_prefix))
 
 
 sys.addaudithook(_audit)

@@ -145,7 +145,7 @@ def test_a_sweep_from_a_mapping_is_a_sweep_file(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=message):
             blockyard.sweep(bad, outputs=tmp_path, **options)
     compared = blockyard.sweep(content, outputs=tmp_path, name="mine", workers=1)
-    assert [arm["name"] for arm in compared.arms] == ["layer", "rms"]
+    assert [arm.name for arm in compared.arms] == ["layer", "rms"]
     assert (tmp_path / "sweeps" / "mine" / "mine.yaml").is_file()
     assert "mine" in repr(compared)
     assert "layer, rms" in repr(compared)

@@ -61,8 +61,8 @@ def test_gradients_and_statistics_have_the_same_bits_and_less_is_kept(name: str)
     assert expected.keys() == recomputed.keys()
     assert every(torch.equal(recomputed[key], expected[key]) for key in expected)
     assert less < 0.6 * kept, (less, kept)
-    for (key, ours), theirs in zip(again.state_dict().items(), plain.state_dict().values(), strict=True):
-        assert torch.equal(ours, theirs), key
+    for (key, weight), expected in zip(again.state_dict().items(), plain.state_dict().values(), strict=True):
+        assert torch.equal(weight, expected), key
 
 
 def test_a_run_has_the_same_bits_and_the_same_identity(tmp_path: Path) -> None:

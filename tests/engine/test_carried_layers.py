@@ -125,5 +125,5 @@ def test_sharded_blocks_have_the_same_gradients(tmp_path: Path) -> None:
     for number, make in enumerate(PAST_BLOCKS.values()):
         expected = gradients_of(make().train())
         for grads in (results[2 * number + checkpointed] for results in sharded for checkpointed in (0, 1)):
-            for ours, theirs in zip(grads, expected, strict=True):
-                torch.testing.assert_close(ours, theirs)
+            for gradient, expected_gradient in zip(grads, expected, strict=True):
+                torch.testing.assert_close(gradient, expected_gradient)

@@ -52,6 +52,6 @@ def test_a_sweep_may_ask_for_one(tmp_path: Path) -> None:
 def test_two_processes_have_the_values_of_one(tmp_path: Path) -> None:
     overrides = (NAMES, "callbacks.ema._target_=blockyard.engine.callbacks.ema.EMA", "callbacks.ema.decay=0.5", *SHORT)
     both, one = trained(tmp_path / "two", "ddp", *overrides), trained(tmp_path / "one", "cpu", *overrides)
-    for ours, theirs in zip(rows(both), rows(one), strict=True):
-        assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)
+    for row, expected in zip(rows(both), rows(one), strict=True):
+        assert row == pytest.approx(expected, rel=1e-3, abs=1e-5)
     assert {f"val/{name}@ema" for name in COLUMNS} <= rows(both)[-1].keys()

@@ -83,9 +83,9 @@ def test_a_batch_or_a_piece_that_asks_for_nothing_counts_for_nothing(
 
 def test_accumulated_pieces_make_the_update_of_the_whole_batch(tmp_path: Path, still: RunFolder) -> None:
     accumulated = run(tmp_path, *STILL, "trainer.accumulate=4")
-    ours, theirs = state(accumulated), state(still)
-    for key in ours:
-        torch.testing.assert_close(ours[key], theirs[key], rtol=1e-3, atol=1e-5, msg=key)
+    weights, expected = state(accumulated), state(still)
+    for key in weights:
+        torch.testing.assert_close(weights[key], expected[key], rtol=1e-3, atol=1e-5, msg=key)
     for left, right in zip(rows(accumulated), rows(still), strict=True):
         assert left == pytest.approx(right, rel=1e-4)
 
@@ -94,11 +94,11 @@ def test_accumulated_pieces_make_the_update_of_the_whole_batch(tmp_path: Path, s
 def test_compiled_blocks_learn_the_same_under_the_same_names(tmp_path: Path, still: RunFolder) -> None:
     compiled = run(tmp_path, *STILL, "trainer.compile=true", "trainer.max_steps=4", "schedule=constant")
     plain = run(tmp_path / "plain", *STILL, "trainer.max_steps=4", "schedule=constant")
-    ours, theirs = state(compiled), state(plain)
-    assert ours.keys() == theirs.keys() == state(still).keys()
-    assert not any("_orig_mod" in name for name in ours)
-    for key in ours:
-        torch.testing.assert_close(ours[key], theirs[key], rtol=1e-2, atol=1e-4, msg=key)
+    weights, expected = state(compiled), state(plain)
+    assert weights.keys() == expected.keys() == state(still).keys()
+    assert not any("_orig_mod" in name for name in weights)
+    for key in weights:
+        torch.testing.assert_close(weights[key], expected[key], rtol=1e-2, atol=1e-4, msg=key)
 
 
 @pytest.mark.parametrize("largest", [0.01, None])
@@ -155,9 +155,9 @@ def test_torchs_own_counter_leaves_the_cpus_flash_kernel_out(plan: build.Compone
 
     with FlopCounterMode(display=False) as bare:
         model(batch.inputs)
-    with flops.counter() as ours:
+    with flops.counter() as step:
         model(batch.inputs)
-    assert ours.get_total_flops() > bare.get_total_flops()
+    assert step.get_total_flops() > bare.get_total_flops()
 
 
 def test_the_summary_tells_quality_and_cost(still: RunFolder) -> None:

@@ -233,8 +233,8 @@ def test_another_tokenizer_and_unfinished_runs_and_bare_weights_are_refused(tmp_
 def test_a_model_of_a_library_teaches_with_its_own_predictions(tmp_path: Path) -> None:
     small = {"img_size": 8, "patch_size": 2, "in_chans": 1, "num_classes": 10, "embed_dim": 16, "depth": 1}
     small["num_heads"] = 4
-    theirs = stir(timm.create_model("vit_tiny_patch16_224", **small)).eval()
-    save_file(theirs.state_dict(), tmp_path / "model.safetensors")
+    library_model = stir(timm.create_model("vit_tiny_patch16_224", **small)).eval()
+    save_file(library_model.state_dict(), tmp_path / "model.safetensors")
     config = {"architecture": "vit_tiny_patch16_224", "model_args": small}
     (tmp_path / "config.json").write_text(json.dumps(config))
     composed = compose([*TINY, f"objective.teacher=timm:{tmp_path}"])
@@ -243,6 +243,6 @@ def test_a_model_of_a_library_teaches_with_its_own_predictions(tmp_path: Path) -
     assert loaded is not None
     pictures = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        torch.testing.assert_close(loaded(Inputs(pictures)), theirs(pictures), **FLOAT32_STEPS)
+        torch.testing.assert_close(loaded(Inputs(pictures)), library_model(pictures), **FLOAT32_STEPS)
     learned = run(tmp_path / "runs", *SHORTEST, f"objective.teacher=timm:{tmp_path}", base=())
     assert learned.summary()["flops_per_sample"]["teacher"] > 0

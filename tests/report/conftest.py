@@ -10,8 +10,8 @@ import pytest
 from tools.browser import launched
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """One Chromium for all pages; each test opens a page of its own."""
+    """One Chromium for the pages of a file; each test opens a page of its own."""
     with launched() as instance:
         yield instance

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from blockyard.engine.callbacks import attention_maps as callback
-from blockyard.report.arms import attention_maps, fairness
+from blockyard.report.arms import attention_maps, fairness, pictures
 from blockyard.report.arms.changes import changes
 from blockyard.report.arms.rows import curve, thin
 from blockyard.report.comparison import Comparison, compare
@@ -272,7 +272,7 @@ def test_pictures_of_predictions_are_those_of_the_first_run_that_has_any(tmp_pat
         (arm, 1, "restoration"),
     ]
     assert base64.b64decode(shown[0].image.removeprefix("data:image/png;base64,")) == png + b"one"
-    (second / "forecast.png").write_bytes(png + bytes(attention_maps.MAX_BYTES))
+    (second / "forecast.png").write_bytes(png + bytes(pictures.MAX_BYTES))
     assert [one.name for one in compare(plan).predictions] == ["restoration"]
 
 

@@ -16,7 +16,7 @@ import pytest
 from blockyard.atomic_files import read_member
 from blockyard.engine.loggers._wandb_artifacts import log_sweep
 from blockyard.errors import UserError
-from blockyard.report.arms.attention_maps import pictures
+from blockyard.report.arms.pictures import pictures
 from blockyard.report.arms.written_texts import written_texts
 from blockyard.report.load.run_record import LoadedRun, read_run
 from blockyard.runs.folder import RunFolder

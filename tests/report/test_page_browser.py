@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from blockyard.report.arms import attention_maps
+from blockyard.report.arms.pictures import pictures
 from blockyard.report.page import write
 from tests.report.page_data import HOSTILE, comparison
 from tools.browser import LEFT_OUT, Witness, address, chromium, scroll
@@ -134,7 +134,7 @@ def test_spectrograms_of_what_was_heard_are_shown_with_their_texts(opened, tmp_p
     (tmp_path / "written-test.png").write_bytes(content.getvalue())
     record: Any = SimpleNamespace(path=tmp_path, done=True, arm="arm 0", seed=2)
     result = comparison(arms=2, predictions=True)
-    result["predictions"] = attention_maps.pictures([record])
+    result["predictions"] = pictures([record])
     arm = result["arms"][0]["name"]
     result["predictions"][0]["arm"] = arm
     page = opened(result)

@@ -16,16 +16,9 @@ from PIL import Image
 from blockyard.config import build
 from blockyard.report.comparison import compare
 from blockyard.report.load.run_record import read_run
-from blockyard.report.samples.build import (
-    calibration,
-    class_scores,
-    class_table,
-    confusion,
-    disputed,
-    samples,
-    value_table,
-    worst,
-)
+from blockyard.report.samples.build import samples, value_table
+from blockyard.report.samples.classes import calibration, class_scores, class_table, confusion
+from blockyard.report.samples.selection import disputed, worst
 from blockyard.report.samples.views import MAX_TEXT, _original_texts, _Test, _view, views
 from blockyard.runs.predictions_file import TEST, SamplePredictions, write_predictions
 from tests.report.report_runs import NORMS, sweep

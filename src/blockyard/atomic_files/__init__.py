@@ -1,13 +1,13 @@
 """Atomic file writes: a temporary file in the same folder is synced, then renamed over the target.
 
 A writer that is killed leaves at most a file or folder named `.tmp-NAME-PID-...`, which is never read. The next process
-that writes beside it removes it, unless its writer lives or was of another machine; so does the next start of a run,
-whose lock it holds, and in a run that is done, once nobody has written to it for a minute.
+that writes beside it removes it, unless its writer lives or was of another machine. The next start of a run, which
+holds the lock, removes it too; in a run that is done it is removed once nobody has written to it for a minute.
 
-    replace.py     any file, and JSON with a checksum on request; removing what was left
-    owner.py       whether another user decides what a file holds
+    replace.py     any file, and JSON with a checksum on request; removal of leftovers
+    owner.py       whether another user decides the content of a file
     csv_text.py    CSV for spreadsheets
-    strict_yaml.py YAML that may come from a stranger: what every reader of YAML refuses
+    strict_yaml.py YAML that may come from a stranger: the refusals of every reader of YAML
     yaml_file.py   YAML of plain data, written here
 """
 

@@ -1,4 +1,4 @@
-"""CSV for spreadsheets, which compute what looks like a formula: a text may come from a stranger.
+"""CSV for spreadsheets. They compute any text that looks like a formula, and a text may come from a stranger.
 
 Source: OWASP, CSV injection (https://owasp.org/www-community/attacks/CSV_Injection)
 """
@@ -16,7 +16,7 @@ _COMPUTED = ("=", "+", "-", "@")
 
 
 class Formatted(str):
-    """The text of a number, which is written as it is."""
+    """The text of a number, written as it is."""
 
     __slots__ = ()
 

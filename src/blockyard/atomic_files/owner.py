@@ -1,4 +1,4 @@
-"""Who decides what a file or folder holds: this user alone, or somebody else too."""
+"""The users who can change a file or folder: this user alone, or somebody else too."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def shared_reason(path: str | os.PathLike[str]) -> str | None:
-    """Return why another user may decide what lies at `path`; None where only this user and root can.
+    """Return the reason why another user may change `path`; None if only this user and root can.
 
-    A link counts as well as what it leads to. Raises OSError where nothing is there.
+    A link counts as well as its target. Raises OSError if nothing is there.
     """
     for status in (os.lstat(path), os.stat(path)):
         if status.st_uid not in (os.geteuid(), 0):
@@ -20,7 +20,7 @@ def shared_reason(path: str | os.PathLike[str]) -> str | None:
 
 
 def link_reason(path: str | os.PathLike[str]) -> str | None:
-    """Return why writing to `path` would not change a file there; None for a regular file, or none at all."""
+    """Return the reason why writing to `path` would change no file there; None for a regular file, or no file."""
     try:
         status = os.lstat(path)
     except FileNotFoundError:
@@ -31,10 +31,10 @@ def link_reason(path: str | os.PathLike[str]) -> str | None:
 
 
 def database_reason(file: Path, *, only_own: bool = False) -> str | None:
-    """Return why SQLite may not open `file`; None where it may, or where there is none.
+    """Return the reason why SQLite may not open `file`; None if it may, or there is no file.
 
     SQLite writes through a link, and reads the journal beside the file as a part of it.
-    only_own: refuse what another user may have written too
+    only_own: also refuse a file that another user may have written
     """
     for name in ("", "-journal", "-wal", "-shm"):
         path = file.with_name(file.name + name)

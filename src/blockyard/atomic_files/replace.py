@@ -26,7 +26,7 @@ from blockyard.errors import UserError, printable
 
 
 def is_regular(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a file that can be read to its end: no folder, pipe, socket or device, nor a link to one."""
+    """Return whether a file can be read to its end: it is no folder, pipe, socket or device, nor a link to one."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
     except (OSError, ValueError):
@@ -34,7 +34,7 @@ def is_regular(path: str | os.PathLike[str]) -> bool:
 
 
 def read_bytes(path: Path, limit: int | None = None) -> bytes:
-    """The content of a regular file. Never waits: opening a named pipe would, and a device has no end.
+    """Return the content of a regular file. Never waits: opening a named pipe would, and a device has no end.
 
     Raises FileNotFoundError without a file, OSError for anything that is not a regular file, ValueError for one that
     is larger than `limit` bytes.
@@ -50,7 +50,7 @@ def read_bytes(path: Path, limit: int | None = None) -> bytes:
 
 
 def read_member(path: Path, limit: int | None = None) -> bytes:
-    """The content of a file that `open_member` opens. Raises ValueError for one that is larger than `limit` bytes."""
+    """Return the content of a file that `open_member` opens. Raises ValueError for more than `limit` bytes."""
     handle = open_member(path)
     try:
         return _content(handle, os.fstat(handle), limit)
@@ -65,7 +65,7 @@ def open_member(path: Path) -> int:
     file into the copy.
 
     Raises FileNotFoundError without a file, UserError for anything that is not a regular file with a single name,
-    OSError where it cannot be opened.
+    OSError if it cannot be opened.
     """
     try:
         handle = os.open(path, _READ | os.O_NOFOLLOW)
@@ -109,7 +109,7 @@ _cleared: set[Path] = set()  # folders in which this process has looked for left
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush renames in `folder` to disk, where the file system supports it."""
+    """Flush renames in `folder` to disk, if the file system supports it."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -119,7 +119,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def passing_name(mark: str, name: str) -> str:
-    """Return a new name for something that this process is to rename or remove, or the next one if this is killed.
+    """Return a new name for a file that this process is to rename or remove, or the next one if this is killed.
 
     mark: TEMPORARY or DELETED
     """
@@ -128,7 +128,7 @@ def passing_name(mark: str, name: str) -> str:
 
 @cache
 def _host() -> str:
-    """Eight digits for where process ids mean the same processes: this machine, or a container of it."""
+    """Return eight digits for this machine or container, within which process ids are unique."""
     place = platform.node()
     with contextlib.suppress(OSError):
         place += f" {os.stat('/proc/self/ns/pid').st_ino}"
@@ -136,7 +136,7 @@ def _host() -> str:
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """Return what has a name of `passing_name` in a folder although its process is gone from this machine."""
+    """Return files in a folder with a name of `passing_name` and a process that is gone from this machine."""
     try:
         names = sorted(os.listdir(folder))
     except OSError:
@@ -158,7 +158,7 @@ def _is_left(name: str) -> bool:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what killed processes of this machine left in a folder; what cannot be removed stays."""
+    """Remove the leftovers of killed processes of this machine in a folder, as far as they can be removed."""
     for path in leftovers(folder):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -168,7 +168,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _clear_once(folder: Path) -> None:
-    """Remove leftovers where this process writes for the first time."""
+    """Remove leftovers in a folder, when this process writes there for the first time."""
     if folder not in _cleared:
         _cleared.add(folder)
         remove_leftovers(folder)
@@ -201,10 +201,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder, renamed to `folder`, which is absent or empty, if the block ends without an error.
+    """Yield a temporary folder. If the block ends without an error it is renamed to `folder`, which is absent or empty.
 
-    Otherwise nothing is left of it. Raises UserError where no folder can be made there, and OSError, which names
-    `folder`, where it cannot be written to its end, such as on a full disk.
+    Otherwise nothing is left of it. Raises UserError if no folder can be made there, and OSError with the name of
+    `folder` if it cannot be written to its end, such as on a full disk.
     """
     _clear_once(folder.parent)
     temporary = folder.parent / passing_name(TEMPORARY, folder.name)
@@ -231,7 +231,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def move_aside(path: Path, mark: str) -> Path:
-    """Rename a file, or whatever lies there, to NAME.MARK.SUFFIX, or to NAME.MARK-1.SUFFIX, ...; return that path."""
+    """Rename a file, or anything else there, to NAME.MARK.SUFFIX, or to NAME.MARK-1.SUFFIX, ...; return that path."""
     for count in range(1000):
         aside = path.with_name(f"{path.stem}.{mark}{f'-{count}' if count else ''}{path.suffix}")
         if not os.path.lexists(aside):
@@ -243,7 +243,7 @@ def move_aside(path: Path, mark: str) -> Path:
 def remove_temporary(folder: Path, *, untouched: float = 0.0) -> list[str]:
     """Remove temporary files that killed writers left in `folder` and return their names.
 
-    untouched: only those that nobody has written to for so many seconds, where others may be writing
+    untouched: only files that nobody has written to for so many seconds, if others may be writing
 
     The caller must hold the run's lock.
     """
@@ -266,7 +266,7 @@ _MAX_BYTES = 1_000_000_000
 def write_json(path: Path, value: Any, *, indent: int | None = 2, checked: bool = False) -> None:
     """Write plain data as JSON, numbers that are not finite as null. Raises TypeError for tensors and other objects.
 
-    checked: add a checksum to a mapping, which `read_json` verifies and leaves out
+    checked: add a checksum to a mapping; `read_json` verifies it and leaves it out
     """
     try:
         text = json.dumps(value, indent=indent, default=_plain, allow_nan=False)
@@ -282,7 +282,7 @@ def write_json(path: Path, value: Any, *, indent: int | None = 2, checked: bool 
 def read_json(path: Path, *, read: Callable[[Path, int], bytes] = read_bytes) -> Any:
     """Read a JSON file. Raises ValueError naming the file if it is damaged, OSError if it cannot be read.
 
-    read: how its content is read, such as `read_member`, whose UserError propagates
+    read: reads its content, such as `read_member`; its UserError propagates
     """
     try:
         value = json.loads(read(path, _MAX_BYTES).decode("utf-8"))
@@ -300,7 +300,7 @@ def _checksum(value: Any) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """The value with null for NaN and infinities, which JSON does not have (RFC 8259, section 6)."""
+    """Return the value with null for NaN and infinities, which JSON lacks (RFC 8259, section 6)."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
@@ -317,6 +317,6 @@ def _plain(value: Any) -> Any:
 
 
 def stamp(path: Path) -> tuple[int, ...]:
-    """Numbers that change when a file is written."""
+    """Return numbers that change when a file is written."""
     status = path.stat()
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size

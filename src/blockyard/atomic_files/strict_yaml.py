@@ -1,8 +1,8 @@
-"""Reads YAML that may come from a stranger. What could do harm is refused, in the same words wherever YAML is read.
+"""Reads YAML that may come from a stranger. Harmful content is refused, in the same words wherever YAML is read.
 
 Refused before anything is constructed: large files, text that is not UTF-8, several documents, tags, deep nesting,
 aliases (a few of which can expand to billions of values), keys that are not text, and keys that are defined twice.
-What a plain value means is left to the loader: a subclass may follow YAML 1.1, YAML 1.2 or OmegaConf.
+The loader decides the meaning of a plain value: a subclass may follow YAML 1.1, YAML 1.2 or OmegaConf.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Limits:
 
     size: bytes
     depth: levels of nesting
-    aliases: number of aliases; 0 where they are not allowed
+    aliases: number of aliases; 0 if they are not allowed
     values: number of values with all aliases expanded; only of files that may have aliases
     """
 
@@ -76,7 +76,7 @@ class StrictLoader(yaml.SafeLoader):
         return node
 
     def compose_mapping_node(self, anchor: Any) -> Any:
-        """Compose a mapping whose keys are text, each defined once."""
+        """Compose a mapping with keys of text, each defined once."""
         node = super().compose_mapping_node(anchor)
         keys: set[str] = set()
         for key, _ in node.value:
@@ -119,7 +119,7 @@ def load(text: str, loader: type[StrictLoader] = StrictLoader) -> Any:
 
 
 def load_mapping(text: str, loader: type[StrictLoader] = StrictLoader) -> dict[str, Any] | None:
-    """Return the mapping in a text; None where it is empty. Raises StrictYamlError."""
+    """Return the mapping in a text; None if it is empty. Raises StrictYamlError."""
     content = load(text, loader)
     if content is not None and not isinstance(content, dict):
         raise StrictYamlError(f"holds a {type(content).__name__}, not `key: value` lines")
@@ -127,10 +127,10 @@ def load_mapping(text: str, loader: type[StrictLoader] = StrictLoader) -> dict[s
 
 
 def _content(text: str, loader: type[StrictLoader]) -> Any:
-    """Return what a loader constructs, from the events of libyaml where PyYAML was built with it: six times as fast.
+    """Return the value that a loader constructs, from libyaml's events if PyYAML was built with it: six times as fast.
 
-    A text that libyaml or the loader refuses is read again by PyYAML's own parser, whose messages are clearer. One
-    that holds what libyaml alone accepts is read by PyYAML's.
+    A text that libyaml or the loader refuses is read again by PyYAML's own parser, for its clearer messages. A text
+    that libyaml alone accepts is read by PyYAML's.
     """
     compiled: Any = _compiled(loader)  # type: ignore[arg-type]  # mypy doubts that a class is hashable
     if compiled is not None and not any(part in text for part in _LENIENT):

@@ -48,6 +48,7 @@ class PostNorm(BranchedBlock):
                 f"block.first_norm=true normalises where block 0 begins, and model.order={list(ctx.order)} visits it "
                 "later or again; use model.embed_norm=true, which normalises once, in front of all blocks"
             )
+        # Of block 0 alone: each block normalises its own output.
         self.first_norm = norm(ctx) if first_norm and ctx.layer == 0 else nn.Identity()
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:

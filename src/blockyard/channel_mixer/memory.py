@@ -77,6 +77,6 @@ class Memory(ChannelMixer):
         """Turn scores, or with query=true queries, into weights: (B, N, E | D) -> (B, N, E)."""
         if self.keys is not None:
             h = self.keys(h)  # (B, N, E)
-        if self.activation is None:
+        if self.activation is None:  # the scale is inside the softmax, and the gain on the weights
             return self.dropout(self.gain * torch.softmax(self.scale * h, dim=-1))
         return self.dropout(self.activation(h))

@@ -247,7 +247,7 @@ def run_multirun(overrides: Sequence[str], config_dirs: Sequence[str]) -> int:
     state and torch settings of a new process, and one that dies, even by a signal, ends no other.
     """
     from blockyard.config.compose import compose
-    from blockyard.config.overrides import expand
+    from blockyard.config.multirun import expand
     from blockyard.sweep.execution.runner import StopSignals
     from blockyard.sweep.executor._server_process import ServerProcess
 

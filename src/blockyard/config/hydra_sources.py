@@ -23,6 +23,7 @@ from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import OmegaConf
+from omegaconf._utils import split_key
 
 from blockyard.config import user_folders
 from blockyard.config.choices import catalog
@@ -160,7 +161,8 @@ def read_files(groups: Sequence[str], folders: Sequence[Path]) -> tuple[list[Fil
             loaded = cast("ConfigResult", repository.load_config(path))
             content = getattr(loaded, "plain", None) or _plain(loaded)
             package = loaded.header["package"] if default.package is None else default.package
-            for part in reversed(package.split(".") if package else []):
+            # As Hydra reads a package: `hydra[callbacks]` is a key inside `hydra` too.
+            for part in reversed(split_key(package) if package else []):
                 content = {part: content}
             files.append(File(path, _groups(path, parents), content))
     return files, {str(key).rpartition("@")[2]: name for key, name in listed.overrides.known_choices.items()}

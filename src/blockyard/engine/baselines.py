@@ -106,13 +106,17 @@ def compute_baselines(config: Node, components: Components, splits: Splits, outp
 
 
 def _of_summary(entries: dict[str, BaselineEntry]) -> dict[str, Any]:
-    """The entries of a summary, without empty ones."""
-    parts = {
-        "baselines": {name: values for name, entry in entries.items() if (values := entry.get("values"))},
-        "baseline_notes": {name: note for name, entry in entries.items() if (note := entry.get("note"))},
-        "baselines_missing": {name: reason for name, entry in entries.items() if (reason := entry.get("missing"))},
-    }
-    return {key: part for key, part in parts.items() if part}
+    """Return the entries of a summary about baselines, without empty ones."""
+    summary: dict[str, Any] = {}
+    for name, entry in entries.items():
+        for key, value in (
+            ("baselines", entry.get("values")),
+            ("baseline_notes", entry.get("note")),
+            ("baselines_missing", entry.get("missing")),
+        ):
+            if value:
+                summary.setdefault(key, {})[name] = value
+    return summary
 
 
 def _known_or_computed(baselines: Baselines, path: Path) -> dict[str, BaselineEntry]:
@@ -139,6 +143,7 @@ def _attempts(entry: BaselineEntry) -> int:
     attempts = entry.get("attempts", 1)
     if entry.get("missing") != LOST:
         return 0
+    # The file may be damaged, and a baseline that kills the process must not be tried for ever.
     return attempts if isinstance(attempts, int) else MOST_ATTEMPTS
 
 
@@ -148,10 +153,11 @@ def _computed(baselines: Baselines, name: str) -> BaselineEntry:
         values = {metric: float(value) for metric, value in baselines[name].items()}
     except Exception as error:  # one that fails, also for lack of memory, does not lose the others
         return {"missing": reason_of(error)}
-    seconds = round(time.monotonic() - began, 3)
+    entry: BaselineEntry = {"values": values, "seconds": round(time.monotonic() - began, 3)}
     note = baselines.note(name)
-    entry: BaselineEntry = {"values": values, "seconds": seconds}
-    return {**entry, "note": note} if note else entry
+    if note:
+        entry["note"] = note
+    return entry
 
 
 @contextlib.contextmanager
@@ -162,7 +168,9 @@ def _alone(path: Path) -> Iterator[bool]:
     except OSError:
         yield False
         return
-    lock, deadline, alone = RunLock(path), time.monotonic() + _WAIT, False
+    lock = RunLock(path)
+    deadline = time.monotonic() + _WAIT
+    alone = False
     while True:
         try:
             lock.acquire()

@@ -39,7 +39,7 @@ def sequence_problems(data: DataSpec, objective: Objective) -> list[str]:
     if data.modality != "text":
         obstacles.append(f"has {data.things}, and only texts are cut")
     cuts = f"{CONTEXT} cuts sequences of one length and one document"
-    problems = [f"{cuts}, and this data {each}; {USE_DDP}" for each in obstacles]
+    problems = [f"{cuts}, and this data {obstacle}; {USE_DDP}" for obstacle in obstacles]
     if objective.takes != "token":
         problems.append(
             f"{CONTEXT} needs a target for each token, and this objective has one for the sequence; {USE_DDP}"
@@ -52,23 +52,24 @@ def model_problems(model: nn.Module, world: int) -> list[str]:
     if type(model) is not Transformer or model.sees != "past":
         return [f"{CONTEXT} is for model=decoder and model=encoder over one sequence; {USE_DDP}"]
     problems = []
-    kinds = [type(each) for each in model.mixers if type(each) not in (Attention, WindowedAttention)]
+    others = [type(mixer) for mixer in model.mixers if type(mixer) not in (Attention, WindowedAttention)]
     if any(isinstance(module, ChannelMixer) and module.reads_sequence for module in model.modules()):
         problems.append(
             f"{CONTEXT} cuts sequences, and experts with a capacity or of route=expert read whole ones; {USE_DDP}"
         )
-    others = [kind.__module__.rpartition(".")[2] for kind in kinds]
     if others or len(model.mixers) < len(model.blocks):
-        problem = f"{others[0]} does not" if others else "a block has none"
+        problem = "a block has none"
+        if others:
+            problem = f"{others[0].__module__.rpartition('.')[2]} does not"
         problems.append(
             f"{CONTEXT} needs token_mixer=attention or windowed_attention in every block, whose keys and values can "
             f"travel, and {problem}; {USE_DDP}"
         )
-    elif any(getattr(each, "dropout", 0.0) for each in model.mixers):
+    elif any(getattr(mixer, "dropout", 0.0) for mixer in model.mixers):
         problems.append(f"{CONTEXT} has no dropout on attention weights; use token_mixer.dropout=0")
-    elif any(getattr(each, "conv", None) is not None for each in model.mixers):
+    elif any(getattr(mixer, "conv", None) is not None for mixer in model.mixers):
         problems.append(f"{CONTEXT} cuts sequences, and a short convolution reads over the cut; use token_mixer.conv=0")
-    elif any(_counts_otherwise(each) for each in model.mixers):
+    elif any(_counts_otherwise(mixer) for mixer in model.mixers):
         problems.append(
             f"{CONTEXT} counts the keys of a token by its index, and token_mixer.score_scale=log_n counts those of a "
             "window or of a bidirectional model otherwise; use a causal model without windows, or another score_scale"
@@ -82,7 +83,7 @@ def model_problems(model: nn.Module, world: int) -> list[str]:
         problems.append(f"{CONTEXT} does not cut class and register tokens; use model.prefix without them")
     if type(model.head) is not Token:
         problems.append(f"{CONTEXT} needs head=token: every process has only its own tokens; {USE_DDP}")
-    if any(getattr(each, "across_tokens", False) for each in model.modules()):
+    if any(getattr(module, "across_tokens", False) for module in model.modules()):
         problems.append(f"{CONTEXT} does not work with a norm over all tokens of a batch; use norm=layer or rms")
     length = model.ctx.tokens.max_len
     if length < 2 * world:

@@ -46,16 +46,21 @@ def parameters(model: nn.Module) -> dict[str, int]:
 
     Active are the parameters that one token uses, without the experts that it is not sent to.
     """
-    every = list(model.parameters())
-    total, active = sum(p.numel() for p in every), active_parameters(model)
-    counts = {"trainable": sum(p.numel() for p in every if p.requires_grad), "total": total}
-    return counts | ({"active": active} if active < total else {})
+    counts = {"trainable": 0, "total": 0}
+    for parameter in model.parameters():
+        counts["total"] += parameter.numel()
+        if parameter.requires_grad:
+            counts["trainable"] += parameter.numel()
+    active = active_parameters(model)
+    if active < counts["total"]:
+        counts["active"] = active
+    return counts
 
 
 def flops_per_sample(
     model: nn.Module, objective: Objective, batch: Batch, teacher: Teacher | None = None, *, compiled: bool = False
 ) -> dict[str, int]:
-    """FLOPs of one forward pass, and of a training step, per sample of `batch`.
+    """Return the FLOPs of one forward pass, and of a training step, per sample of `batch`.
 
     A forward pass is one of evaluation. A step is forward and backward, with everything that only training computes,
     such as the predictions of further tokens. If there is a teacher, its forward pass is included, and counts on its
@@ -74,20 +79,24 @@ def flops_per_sample(
         with counter() as step:
             loss = objective.loss(model(batch), batch.target)
             auxiliary = auxiliary_loss(model.modules())
-            (loss if auxiliary is None else loss + auxiliary).backward()
-    model.zero_grad(set_to_none=True)
-    both = step.get_total_flops()
-    counts = {"forward": forward.get_total_flops() // len(batch), "training": both // len(batch)}
+            if auxiliary is not None:
+                loss = loss + auxiliary
+            loss.backward()
+    model.zero_grad(set_to_none=True)  # the first step of the run begins without gradients
+    step_flops = step.get_total_flops()
+    counts = {"forward": forward.get_total_flops() // len(batch), "training": step_flops // len(batch)}
     if teacher is None:
         return counts
-    with undisturbed(), counted_as(compiled=compiled), counter() as taught:
+    with undisturbed(), counted_as(compiled=compiled), counter() as teacher_counter:
         teacher(batch)
-    of_teacher = taught.get_total_flops()
-    return {**counts, "training": (both + of_teacher) // len(batch), "teacher": of_teacher // len(batch)}
+    teacher_flops = teacher_counter.get_total_flops()
+    counts["training"] = (step_flops + teacher_flops) // len(batch)
+    counts["teacher"] = teacher_flops // len(batch)
+    return counts
 
 
 def two_samples(split: Split, batch_size: int) -> Batch:
-    """Two samples to count FLOPs with, as long as padding makes the first `batch_size` samples.
+    """Return two samples to count FLOPs with, as long as padding makes the first `batch_size` samples.
 
     Two, because batch norm over a single position needs more than one.
     """
@@ -96,7 +105,7 @@ def two_samples(split: Split, batch_size: int) -> Batch:
 
 
 def kernels(model: nn.Module, objective: Objective, split: Split, device: torch.device) -> list[Record]:
-    """Layer by layer, the attention kernel of a training step, and why no faster one is used."""
+    """Return the attention kernel of a training step, layer by layer, and why no faster one is used."""
     batch = objective.ready(split.batch(torch.arange(min(2, len(split))), None).to(device))
     with undisturbed(), _preserved(model):
         return list(record(model, batch))
@@ -120,13 +129,18 @@ def _preserved(model: nn.Module) -> Iterator[None]:
 
 def slow_layers(records: Sequence[Record]) -> list[str]:
     """Return the layers that attend without a flash kernel though that would be faster, each with the reason."""
-    fast = ("flash", "cudnn", "flex")
-    slow = [e for e in records if e["kernel"] not in (*fast, "none") and FEW not in e["reason"]]
-    return [f"{entry['layer']} takes {entry['kernel']} ({entry['reason']})" for entry in slow]
+    sentences = []
+    for entry in records:
+        if entry["kernel"] in ("flash", "cudnn", "flex", "none"):
+            continue
+        if FEW in entry["reason"]:  # of few keys no other kernel would be faster
+            continue
+        sentences.append(f"{entry['layer']} takes {entry['kernel']} ({entry['reason']})")
+    return sentences
 
 
 def speed(windows: Sequence[float], batch_size: int, tokens: int) -> dict[str, float | None]:
-    """Median seconds of a step over the logged windows, and samples and tokens per second from it.
+    """Return the median seconds of a step over the logged windows, and samples and tokens per second from it.
 
     The first window includes compilation and cold caches; it is left out where there are others.
     """
@@ -147,7 +161,7 @@ def load() -> float | None:
 
 
 def decoding(model: nn.Module) -> dict[str, float | None]:
-    """Tokens per second of greedy decoding from one token, and the size of the cache.
+    """Return the tokens per second of greedy decoding from one token, and the size of the cache.
 
     The rate is the median over three sequences of at most 64 tokens. `cache_bytes_per_token` is what a token adds,
     0 for a state of constant size; `cache_bytes` is the cache of a whole sequence. All are None where the model does
@@ -155,10 +169,12 @@ def decoding(model: nn.Module) -> dict[str, float | None]:
     blockyard's.
     """
     runs = _measure(model) if _has_cache(model) else []
+    if not runs:
+        return {"decode_tokens_per_second": None, "cache_bytes_per_token": None, "cache_bytes": None}
     return {
-        "decode_tokens_per_second": statistics.median(run.tokens_per_second for run in runs) if runs else None,
-        "cache_bytes_per_token": runs[0].cache_bytes_per_token if runs else None,
-        "cache_bytes": runs[0].cache_bytes if runs else None,
+        "decode_tokens_per_second": statistics.median(run.tokens_per_second for run in runs),
+        "cache_bytes_per_token": runs[0].cache_bytes_per_token,
+        "cache_bytes": runs[0].cache_bytes,
     }
 
 

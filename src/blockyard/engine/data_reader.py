@@ -46,8 +46,10 @@ class DataFacts:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The remarks, and why the data was not read here."""
-        return (*self.remarks, self.note) if self.note else self.remarks
+        """Return the remarks, and why the data was not read here."""
+        if self.note:
+            return (*self.remarks, self.note)
+        return self.remarks
 
 
 @dataclass
@@ -74,17 +76,17 @@ class DataReader:
         components = Components(config)
         key = _reading_key(config)
         if self._last is not None and self._last[0] == key:
-            read = self._last[1]
-            own = read.source_tokenizer is not read.tokenizer
+            _, read, splits = self._last
             components.tokenizer = read.tokenizer
-            components.source_tokenizer = read.source_tokenizer if own else read.tokenizer
+            components.source_tokenizer = read.source_tokenizer
             components.objective = read.objective
+            # The data module keeps what it has read; its options that no file depends on are the new config's.
             loaded = copy.copy(read.data)
             for name in _NOT_READ:
                 if hasattr(loaded, name):
                     setattr(loaded, name, getattr(components.data, name))
             components.data = loaded
-            return components, self._last[2]
+            return components, splits
         self._last = None  # two data sets would take twice the memory
         with torch.device("cpu"), kept():
             if components.init is not None:
@@ -94,9 +96,13 @@ class DataReader:
 
     def same_splits(self, first: Node, second: Node) -> bool:
         """Return whether two configs have the same samples in the same splits; False if these are left to the runs."""
-        if any(self.read(config).train_samples is None for config in (first, second)):
-            return False
-        return len({self.splits(config)[0].data.fingerprint() for config in (first, second)}) == 1
+        fingerprints = set()
+        for config in (first, second):
+            if self.read(config).train_samples is None:
+                return False
+            components, _ = self.splits(config)
+            fingerprints.add(components.data.fingerprint())
+        return len(fingerprints) == 1
 
     def release(self) -> None:
         """Drop the splits and the contents of files; facts stay known."""
@@ -112,18 +118,21 @@ class DataReader:
             layout = layout_of(config, components, splits)
             sentences = tuple(remarks(components, splits, layout.steps_per_epoch))
         except Exception as error:  # a data set of the user's own may fail in any way
-            text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line(error)}"
-            return DataFacts(problem=text if text.startswith("data") else f"data: {text}")
+            # A ValueError is a sentence for users; any other error says little without its type.
+            problem = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line(error)}"
+            if not problem.startswith("data"):
+                problem = f"data: {problem}"
+            return DataFacts(problem=problem)
         return DataFacts(remarks=sentences, train_samples=layout.samples)
 
     def _unread(self, config: Node) -> str | None:
-        """Why data is left to the runs: it must be downloaded first, or is too large."""
+        """Return why data is left to the runs: it must be downloaded first, or is too large."""
         components = Components(config)
         if components.data.to_download():
             return "the data is read by the run, which downloads it"
         if self.most_bytes is None:
             return None
-        size = sum(each.st_size for each in named_files(config["data"]) if stat.S_ISREG(each.st_mode))
+        size = sum(status.st_size for status in named_files(config["data"]) if stat.S_ISREG(status.st_mode))
         if size <= self.most_bytes:
             return None
         return f"the data ({size / 2**30:.1f} GiB of files) is read by the run, which refuses what it cannot use"
@@ -140,13 +149,15 @@ def remarks(components: Components, splits: Splits | None = None, steps_per_epoc
     if remark := compiled_remark(components):
         yield remark
     options = components.node("trainer")
-    total = options.max_steps if steps_per_epoch is None else options.total_steps(steps_per_epoch)
+    total = options.max_steps
+    if steps_per_epoch is not None:
+        total = options.total_steps(steps_per_epoch)
     if total is not None:
         yield from components.schedule.remarks(total)
 
 
 def layout_of(config: Node, components: Components, splits: Splits) -> Layout:
-    """The layout of the main process of a run. Raises UserError where the options do not suit the data."""
+    """Return the layout of the main process of a run. Raises UserError where the options do not suit the data."""
     seed = int(config.get("seed") or 0)
     return lay_out(splits, components.data.batch_size, components.node("trainer"), seed=seed, rank=0)
 

@@ -35,7 +35,7 @@ class Evaluator:
         shared: bool = False,
         observe: Callable[[Tensor, Batch], None] | None = None,
     ) -> dict[str, float]:
-        """Every metric by name, without a prefix.
+        """Return every metric by name, without a prefix.
 
         limit: batches to look at, or None for all; shared: divide the work among the processes; all of them must call
         observe: called with each prediction of this process and its batch
@@ -51,6 +51,7 @@ class Evaluator:
             limit=limit,
             rank=0 if alone else self.layout.rank,
             world=1 if alone else self.layout.world,
+            # Of several processes one alone may not leave: the others would wait for it.
             halt=self.interrupts.check if alone else None,
             slices=self.slices,
             observe=observe,

@@ -36,6 +36,7 @@ class Ramp:
         if step >= self.steps:
             return self.end
         grown = self.start + (self.end - self.start) * step // self.steps
+        # In multiples of the start, which divides among the processes and micro-batches.
         return grown - grown % self.start
 
 
@@ -56,12 +57,13 @@ class Growth:
     def seen(self, steps: int) -> tuple[int, int]:
         """Return the samples and the tokens of the first `steps` steps."""
         samples, tokens = self._grown
-        small, rest = min(steps, len(samples) - 1), max(0, steps - len(samples) + 1)
-        return samples[small] + rest * self.batch.end, tokens[small] + rest * self.batch.end * self.context.end
+        growing = min(steps, len(samples) - 1)
+        full_samples = (steps - growing) * self.batch.end
+        return samples[growing] + full_samples, tokens[growing] + full_samples * self.context.end
 
     @cached_property
     def _grown(self) -> tuple[list[int], list[int]]:
-        """The samples and the tokens of the first 0, 1, ... steps, as long as sizes change."""
+        """Return the samples and the tokens of the first 0, 1, ... steps, as long as sizes change."""
         steps = range(max(self.batch.steps, self.context.steps))
         samples = [self.batch.at(step) for step in steps]
         tokens = [count * self.context.at(step) for count, step in zip(samples, steps, strict=True)]
@@ -75,6 +77,7 @@ class Growth:
         tokens = self.context.at(step)
         if tokens == self.context.end:
             return batch
+        # Further targets behind the last token stay: they are the targets of the tokens that are kept.
         kept = batch.inputs.shape[1] - self.context.end + tokens
 
         def first(x: Tensor | None) -> Tensor | None:

@@ -38,6 +38,12 @@ from blockyard.errors import UserError
 from blockyard.runs.checkpoint_io import AtomicCheckpointIO
 from blockyard.runs.folder import RunFolder
 
+_PRECISIONS: dict[str, Literal["32-true", "bf16-mixed", "16-mixed"]] = {
+    "32": "32-true",
+    "bf16-mixed": "bf16-mixed",
+    "16-mixed": "16-mixed",
+}
+
 
 @dataclass
 class Job:
@@ -157,13 +163,6 @@ class Job:
             raise
 
 
-_PRECISIONS: dict[str, Literal["32-true", "bf16-mixed", "16-mixed"]] = {
-    "32": "32-true",
-    "bf16-mixed": "bf16-mixed",
-    "16-mixed": "16-mixed",
-}
-
-
 def lightning_trainer(
     plan: TrainerPlan,
     *,
@@ -181,6 +180,8 @@ def lightning_trainer(
     epochs: -1, or the number of epochs if Lightning callbacks need it
     logger: for the values of Lightning callbacks, or None
     """
+    # `LoopCallback` logs, evaluates, saves and shows progress. The loader knows the share of each process, so that no
+    # sampler is wrapped, and `Interrupts` and the random streams take the place of Lightning's.
     return pl.Trainer(
         accelerator="gpu" if device_type == "cuda" else "cpu",
         devices=plan.devices,

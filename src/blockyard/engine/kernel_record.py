@@ -51,10 +51,10 @@ class KernelRecord(RunCallback):
             )
 
     def look(self, model: nn.Module, device: torch.device) -> list[Record]:
-        """Layer by layer, the attention kernel of a training step of `model`."""
-        model.train()
+        """Return the attention kernel of a training step of `model`, layer by layer."""
+        model.train()  # dropout on attention weights decides which kernels can serve
         with autocast(device, self.precision):
             kernels = cost_card.kernels(model, self.objective, self.split, device)
-        if self.ring:  # of which this process alone cannot run a step
-            kernels = [{**each, "kernel": "ring", "reason": "trainer.strategy=context"} for each in kernels]
+        if self.ring:  # one process alone cannot run a step of it
+            kernels = [{**entry, "kernel": "ring", "reason": "trainer.strategy=context"} for entry in kernels]
         return kernels

@@ -26,8 +26,6 @@ from blockyard.engine.faults.interrupts import GRACE, Interrupted, Interrupts, O
 from blockyard.engine.growth import Growth
 from blockyard.errors import UserError
 
-# How steps, micro-batches and processes share the training data.
-
 
 @dataclass(frozen=True)
 class Layout:
@@ -72,29 +70,33 @@ class Layout:
 
     @property
     def readers(self) -> int:
-        """Processes that share the samples of a step."""
+        """Return the number of processes that share the samples of a step."""
         return 1 if self.context else self.world
 
     @property
     def shards(self) -> int:
-        """Micro-batches of a step over all processes."""
+        """Return the number of micro-batches of a step over all processes."""
         return self.micro_batches * self.readers
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps in one epoch."""
+        """Return the number of steps in one epoch."""
         steps = steps_per_epoch(self.samples, self.batch_size)
         if self.overfit:
             return min(self.overfit, steps)
-        return min(steps, self.limit) if self.limit else steps
+        if self.limit:
+            return min(self.limit, steps)
+        return steps
 
     def epoch(self, step: int) -> int:
-        """The epoch of step number `step` of the run; all epochs of an overfit run are the first."""
+        """Return the epoch of step number `step` of the run; all epochs of an overfit run are the first."""
         return 0 if self.overfit else step // self.steps_per_epoch
 
     def samples_of(self, step: int) -> int:
-        """The samples of step number `step` of the run, over all processes."""
-        return self.batch_size if self.growth is None else self.growth.samples(step)
+        """Return the number of samples of step number `step` of the run, over all processes."""
+        if self.growth is None:
+            return self.batch_size
+        return self.growth.samples(step)
 
     def draw_key(self, step: int) -> int:
         """Return the key for the draws of the objective in step number `step` of the run, the same in every process."""
@@ -137,7 +139,7 @@ class BatchDataset(Dataset[Batch]):
         return replace(batch, weight=torch.tensor(share * layout.shards, dtype=torch.float32))
 
     def _shard(self, number: int, shard: int, shards: int) -> Batch:
-        """Shard `shard` of `shards` of the global batch that batch `number` belongs to, prepared."""
+        """Return shard `shard` of `shards` of the global batch that batch `number` belongs to, prepared."""
         layout = self.layout
         step = number // layout.micro_batches
         batch = self._ready(self._order(step, shard, shards), step)
@@ -151,20 +153,23 @@ class BatchDataset(Dataset[Batch]):
         return self.objective.mix(batch, self._ready(opposite, step), key)
 
     def _ready(self, order: Tensor, step: int) -> Batch:
-        """The samples of step number `step` of the run, prepared."""
+        """Return the samples of step number `step` of the run, prepared."""
         layout = self.layout
         # Where the split plans its order, the numbers in it say how often its parts were gone through.
-        batch = take(self.split, order, epoch_key(layout.seed, 0 if layout.planned else layout.epoch(step)))
+        epoch = 0 if layout.planned else layout.epoch(step)
+        batch = take(self.split, order, epoch_key(layout.seed, epoch))
         if layout.planned:
             batch.sample = order % layout.samples
-        batch = batch if layout.growth is None else layout.growth.cut(batch, step)
+        if layout.growth is not None:
+            batch = layout.growth.cut(batch, step)
         return self.objective.ready(batch, layout.draw_key(step))
 
     def _order(self, step: int, shard: int, shards: int) -> Tensor:
-        """The samples of shard `shard` of `shards` of the global batch of step number `step` of the run."""
+        """Return the samples of shard `shard` of `shards` of the global batch of step number `step` of the run."""
         layout = self.layout
         if layout.planned:
-            return layout.planned(step % layout.steps_per_epoch if layout.overfit else step)[shard::shards]
+            planned_step = step % layout.steps_per_epoch if layout.overfit else step
+            return layout.planned(planned_step)[shard::shards]
         order = step_indices(
             layout.seed,
             layout.epoch(step),
@@ -178,7 +183,9 @@ class BatchDataset(Dataset[Batch]):
             keyed=layout.keyed,
             classes=layout.classes,
         )
-        return order if layout.growth is None else order[: layout.growth.samples(step) // shards]
+        if layout.growth is None:
+            return order
+        return order[: layout.growth.samples(step) // shards]
 
 
 class RangeSampler(Sampler[int]):
@@ -211,6 +218,7 @@ class TrainingLoader(DataLoader[Batch]):
                 "for example by raising StopIteration"
             )
         self._started = True
+        # Workers start here, and are watched: torch itself waits without a limit for one that is stopped.
         iterator = super()._get_iterator()
         self._workers = getattr(iterator, "_workers", ())
         if self._workers:
@@ -288,6 +296,8 @@ def training_loader(
     timeout: seconds that the training process waits for a batch of its workers
     interrupts: of the run, or None; after a signal, workers that do not answer are not waited for
     """
+    # The dataset gives whole batches, so torch neither samples nor collates. Memory is pinned for copies to a GPU
+    # beside the computation.
     loader = TrainingLoader(
         dataset,
         batch_size=None,

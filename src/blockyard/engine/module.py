@@ -69,9 +69,10 @@ class Learner(pl.LightningModule):
         self.auxiliary = tuple(module for module in model.modules() if isinstance(module, HasAuxiliary))
         self.after_step = {path: module for path, module in model.named_modules() if isinstance(module, AfterStep)}
         self.guard = NanGuard(tolerant=settings.half)
-        # Gradients are computed before fp16's scale; FSDP has the whole weight of the head only inside its forward.
-        # What a teacher is compared with are all logits.
-        self.defer_logits = objective.takes_projection and teacher is None and not (settings.half or settings.sharded)
+        # The loss computes gradients of the head itself, before fp16's scale is known. FSDP has the whole weight of the
+        # head only inside its forward, and a teacher is compared with all logits.
+        impossible = teacher is not None or settings.half or settings.sharded
+        self.defer_logits = objective.takes_projection and not impossible
         self.ring: Ring | None = None
         self.stacked: StackedSteps | None = None
         self._configured = False
@@ -82,6 +83,7 @@ class Learner(pl.LightningModule):
             return
         self._configured = True
         if self.settings.context:
+            # A group of its own, so that a process that hangs in the ring is noticed after the run's time limit.
             group = torch.distributed.new_group(timeout=timedelta(seconds=self.settings.timeout))
             self.ring = Ring(torch.distributed.get_rank(), torch.distributed.get_world_size(), group)
         if self.settings.checkpoint:
@@ -91,16 +93,20 @@ class Learner(pl.LightningModule):
 
             assert self.device_mesh is not None
             mesh = self.device_mesh["data_parallel"]
+            # Blocks first: the root takes the parameters that no block has taken.
             for block in iter_blocks(self.model):
                 fully_shard(block, mesh=mesh)
             fully_shard(self.model, mesh=mesh)
         if self.settings.compile:
-            for model in (self.model, *([] if self.teacher is None else [self.teacher.model])):
+            models = [self.model]
+            if self.teacher is not None:
+                models.append(self.teacher.model)
+            for model in models:
                 for block in iter_blocks(model):
                     block.compile()  # in place: the names of the weights stay
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """The builder's optimizer; each group remembers its full learning rate as `initial_lr`."""
+        """Return the builder's optimizer; each group remembers its full learning rate as `initial_lr`."""
         optimizer = self.optimizer_builder.build(self.model)
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
@@ -117,6 +123,7 @@ class Learner(pl.LightningModule):
             loss, auxiliary = self.loss_and_auxiliary(batch, may_synchronize=may_synchronize)
         else:
             loss, auxiliary = self.stacked.losses(self, batch)
+        # Detached, because the graph of a step must not live until the next row of the log.
         self.step.loss = loss.detach()
         self.losses.add(self.step.loss)
         if auxiliary is None:
@@ -147,9 +154,11 @@ class Learner(pl.LightningModule):
         auxiliary = auxiliary_loss(self.auxiliary)
         # A mean over nothing is NaN; a batch without a target, or a part of one, counts for nothing.
         counts = self.objective.any_target(target) if weight is None else weight > 0
-        loss = loss if weight is None else loss * weight
+        if weight is not None:
+            loss = loss * weight
         if may_synchronize and counts.device.type == "cpu" and counts:
             return loss, auxiliary
+        # A choice between tensors, because reading `counts` would wait for a GPU.
         return torch.where(counts, loss, torch.zeros_like(loss)), auxiliary
 
     def backward(self, loss: Tensor, *args: Any, **settings: Any) -> None:
@@ -178,6 +187,7 @@ class Learner(pl.LightningModule):
             return
         assert self.step.norm is not None
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        # clip_grad_norm_ would compute the norm a second time.
         torch.nn.utils.clip_grads_with_norm_(parameters, self.settings.clip, self.step.norm, foreach=True)
 
     def optimizer_step(
@@ -188,6 +198,7 @@ class Learner(pl.LightningModule):
         optimizer_closure: Callable[[], Any] | None = None,
     ) -> None:
         """Run the closure (forward, backward, norm, clipping), step, and set the learning rate of the next step."""
+        # Read before the step, which ends with the rate of the next one.
         self.step.lr = float(optimizer.param_groups[0]["lr"])
         optimizer.step(closure=optimizer_closure)
         for module in self.after_step.values():
@@ -233,6 +244,7 @@ class Learner(pl.LightningModule):
         factor = self.schedule.factor(number, self.settings.total)
         for group in optimizer.param_groups:
             group["lr"] = group["initial_lr"] * factor
+        # Weight decay may follow the schedule too.
         self.optimizer_builder.start_step(optimizer, factor)
 
     # -- weights that are evaluated, where others are trained --------------------------------------
@@ -240,6 +252,7 @@ class Learner(pl.LightningModule):
     @contextmanager
     def evaluated_weights(self, optimizers: Sequence[Any]) -> Iterator[None]:
         """While inside, the model has the weights that are evaluated and saved."""
+        # Inside another such block nothing is exchanged, and so nothing is exchanged back at its end.
         others = [optimizer for optimizer in optimizers if not self.optimizer_builder.exchanged(optimizer)]
         self.use_evaluated_weights(others)
         try:
@@ -322,23 +335,28 @@ class LossMean:
     def add(self, loss: Tensor) -> None:
         """Add a detached loss. The sum is in float32, as a checkpoint stores it."""
         loss = loss.float()
-        self._sum = loss if self._sum is None else self._sum + loss
+        if self._sum is not None:
+            loss = self._sum + loss
+        self._sum = loss
         self._count += 1
 
     def take(self) -> Tensor | None:
-        """The mean since the last call, on the device; None where there was no batch."""
+        """Return the mean since the last call, on the device; None if there was no batch."""
         if self._sum is None:
             return None
         mean = self._sum / self._count
-        self._sum, self._count = None, 0
+        self._sum = None
+        self._count = 0
         return mean
 
     def state(self, strategy: object = None) -> tuple[float, int]:
-        """Sum and number, to be saved. With a Lightning strategy of several processes all of them must call."""
+        """Return sum and number, to be saved. With a Lightning strategy of several processes all of them must call."""
         if self._sum is None:
             return 0.0, self._count
         # One process saves for all: the mean of the sums, from which each of them then continues.
-        total = self._sum if strategy is None else strategy.reduce(self._sum, reduce_op="mean")  # type: ignore[attr-defined]
+        total = self._sum
+        if strategy is not None:
+            total = strategy.reduce(total, reduce_op="mean")  # type: ignore[attr-defined]
         return float(total), self._count
 
     def load_state(self, total: float, count: int, device: torch.device) -> None:

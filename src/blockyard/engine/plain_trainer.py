@@ -47,94 +47,6 @@ from blockyard.weights.teacher import Teacher, load_teacher, prepare_tokenizers
 
 log = logging.getLogger("blockyard")
 
-# What a config asks of the loop of a run, and Lightning's loop does not do.
-
-
-def unserved(components: Components) -> Iterator[str]:
-    """Yield the options of a config that change a run and would change nothing here, one sentence each."""
-    plan: TrainerPlan = components.node("trainer")
-    if plan.strategy in ("fsdp", "context"):
-        yield f"trainer.strategy={plan.strategy} is a strategy of runs; leave it out and give the Trainer a strategy"
-    if plan.attention != "auto":
-        yield f"trainer.attention={plan.attention} is set for the process of a run; use torch.nn.attention.sdpa_kernel"
-    if components.data.spec.mixed:
-        yield "data=mixture says what each step of a run takes, by the number of the step; train with `blockyard train`"
-    if plan.profile:
-        yield "trainer.profile=true writes into the folder of a run; give the Trainer profiler='simple'"
-    if plan.threads != "auto":
-        yield f"trainer.threads={plan.threads} is set for the process of a run; use torch.set_num_threads"
-    if plan.require_flash:
-        yield "trainer.require_flash=true is checked by the loop of a run; leave it out"
-    for name in ("extrapolate", "loops", "write", "inspect"):
-        if getattr(plan, name):
-            yield f"trainer.{name} is evaluated at the end of a run; leave it out"
-    for name in ("first_batch", "first_context"):
-        if getattr(plan, name) is not None:
-            yield f"trainer.{name} is for the batches of a run, by the number of the step; leave it out"
-    if components.init is not None and components.init.parent is not None:
-        yield "init.parent continues a run, which `blockyard train resume=RUN` does; use init.from"
-    for name, callback in components.node("callbacks").items():
-        observes = isinstance(callback, Checkpoint) or "*" in getattr(callback, "incidental", ())
-        if isinstance(callback, RunCallback) and not observes:
-            yield f"callbacks.{name} is for the loop of a run; leave it out and give the Trainer a Lightning callback"
-
-
-# The module.
-
-
-class ScheduleRates(LRScheduler):
-    """A learner's schedule as a scheduler of torch: the learning rates of the step to come, from its number alone."""
-
-    def __init__(self, optimizer: Any, learner: Learner) -> None:
-        self._learner = learner
-        super().__init__(optimizer)
-
-    def step(self, epoch: int | None = None) -> None:
-        """Go on to the next step."""
-        self.last_epoch += 1
-        self.apply()
-
-    def apply(self) -> None:
-        """Set the rates of the step to come; after the last step they stay."""
-        self._learner.set_rates(self.last_epoch, self.optimizer)
-
-    def get_last_lr(self) -> list[float | Tensor]:
-        """Return the rate of each group."""
-        return [group["lr"] for group in self.optimizer.param_groups]
-
-    def state_dict(self) -> StateDict:
-        """Return the number of the step to come; the rest follows from the config."""
-        return {"last_epoch": self.last_epoch}
-
-
-def steps_of(trainer: pl.Trainer) -> int:
-    """The steps of a fit. Raises UserError where it has no end.
-
-    `Trainer.estimated_stepping_batches` would make the loader, and Lightning would not restore its state then.
-    """
-    if isinstance(data := getattr(trainer, "datamodule", None), TrainerData):
-        batches, limit = len(data.train_dataloader()), trainer.limit_train_batches
-        batches = int(batches * limit) if isinstance(limit, float) else min(batches, limit or batches)
-        epoch = -(-batches // trainer.accumulate_grad_batches)
-        ends = [trainer.max_steps, -1 if trainer.max_epochs is None else trainer.max_epochs * epoch]
-        total: float = min((end for end in ends if end >= 0), default=math.inf)
-    else:
-        total = trainer.estimated_stepping_batches
-    if total == math.inf:
-        raise UserError("a schedule needs the number of steps; give the Trainer max_steps or max_epochs")
-    return int(total)
-
-
-class Predicted(NamedTuple):
-    """The result of `predict_step` for a batch.
-
-    sample: (B,) int64, the indices in the test split; -1 for dummies at the end of some of several processes
-    output: of the model, as `Objective.loss` takes it
-    """
-
-    sample: Tensor
-    output: Any
-
 
 class TrainerModule(Learner):
     """A model, its objective, optimizer and schedule as a complete LightningModule.
@@ -171,20 +83,26 @@ class TrainerModule(Learner):
         """Return the arguments that make a `pytorch_lightning.Trainer` train as long and as exactly as a run."""
         plan = self.plan
         device = plan.device_type()
-        precision = ("bf16-mixed" if device == "cuda" else "32-true") if plan.precision == "auto" else plan.precision
-        every = {"val_check_interval": (plan.eval_every or 1) * plan.accumulate, "check_val_every_n_epoch": None}
+        on_gpu = device == "cuda"
+        precision = str(plan.precision)
+        if precision == "auto":
+            precision = "bf16-mixed" if on_gpu else "32"
+        validation: dict[str, Any] = {}
+        if plan.eval_every:
+            # Lightning counts batches, and a run steps; without the second option it starts anew in each epoch.
+            validation = {"val_check_interval": plan.eval_every * plan.accumulate, "check_val_every_n_epoch": None}
         return {
-            "accelerator": "gpu" if device == "cuda" else "cpu",
+            "accelerator": "gpu" if on_gpu else "cpu",
             "devices": plan.devices,
             "num_nodes": plan.num_nodes,
             "strategy": plan.strategy,
-            "precision": "32-true" if precision == 32 else precision,
+            "precision": "32-true" if precision == "32" else precision,
             "max_steps": -1 if plan.max_steps is None else plan.max_steps,
             "max_epochs": -1 if plan.max_epochs is None else plan.max_epochs,
             "accumulate_grad_batches": plan.accumulate,
             "log_every_n_steps": plan.log_every,
             "deterministic": plan.deterministic,
-            **(every if plan.eval_every else {}),
+            **validation,
             **plan.extra,
         }
 
@@ -198,6 +116,7 @@ class TrainerModule(Learner):
         if stage == "fit" and self.teacher is None:  # of a module from a checkpoint, which has no teacher
             self.teacher = load_teacher(self.components)
         half = self.trainer.precision == "16-mixed"
+        # fp16 needs a GPU; bf16 is computed wrongly on a CPU for some small maps.
         if "16" in str(self.trainer.precision) and not half:
             guard_small_maps(self.model)
             if self.teacher is not None:
@@ -243,6 +162,7 @@ class TrainerModule(Learner):
         """Number the step, and set the random streams of this batch."""
         trainer = self.trainer
         self.number_step(trainer.global_step)
+        # The number of the batch over all epochs, as a run counts: the stream is then the same.
         number = trainer.current_epoch * int(trainer.num_training_batches) + batch_idx
         reseed(self.device, seed_of(self.components), "train", number, trainer.global_rank)
 
@@ -378,6 +298,96 @@ class TrainerModule(Learner):
         model = components.model(seed_of(components))
         load_weights(model, content, path)
         return cls(components, model.eval())
+
+
+def unserved(components: Components) -> Iterator[str]:
+    """Yield the options of a config that change a run and would change nothing here, one sentence each."""
+    plan: TrainerPlan = components.node("trainer")
+    if plan.strategy in ("fsdp", "context"):
+        yield f"trainer.strategy={plan.strategy} is a strategy of runs; leave it out and give the Trainer a strategy"
+    if plan.attention != "auto":
+        yield f"trainer.attention={plan.attention} is set for the process of a run; use torch.nn.attention.sdpa_kernel"
+    if components.data.spec.mixed:
+        yield "data=mixture says what each step of a run takes, by the number of the step; train with `blockyard train`"
+    if plan.profile:
+        yield "trainer.profile=true writes into the folder of a run; give the Trainer profiler='simple'"
+    if plan.threads != "auto":
+        yield f"trainer.threads={plan.threads} is set for the process of a run; use torch.set_num_threads"
+    if plan.require_flash:
+        yield "trainer.require_flash=true is checked by the loop of a run; leave it out"
+    for name in ("extrapolate", "loops", "write", "inspect"):
+        if getattr(plan, name):
+            yield f"trainer.{name} is evaluated at the end of a run; leave it out"
+    for name in ("first_batch", "first_context"):
+        if getattr(plan, name) is not None:
+            yield f"trainer.{name} is for the batches of a run, by the number of the step; leave it out"
+    if components.init is not None and components.init.parent is not None:
+        yield "init.parent continues a run, which `blockyard train resume=RUN` does; use init.from"
+    for name, callback in components.node("callbacks").items():
+        observes = isinstance(callback, Checkpoint) or "*" in getattr(callback, "incidental", ())
+        if isinstance(callback, RunCallback) and not observes:
+            yield f"callbacks.{name} is for the loop of a run; leave it out and give the Trainer a Lightning callback"
+
+
+class ScheduleRates(LRScheduler):
+    """A learner's schedule as a scheduler of torch: the learning rates of the step to come, from its number alone."""
+
+    def __init__(self, optimizer: Any, learner: Learner) -> None:
+        self._learner = learner
+        super().__init__(optimizer)
+
+    def step(self, epoch: int | None = None) -> None:
+        """Go on to the next step."""
+        self.last_epoch += 1
+        self.apply()
+
+    def apply(self) -> None:
+        """Set the rates of the step to come; after the last step they stay."""
+        self._learner.set_rates(self.last_epoch, self.optimizer)
+
+    def get_last_lr(self) -> list[float | Tensor]:
+        """Return the rate of each group."""
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def state_dict(self) -> StateDict:
+        """Return the number of the step to come; the rest follows from the config."""
+        return {"last_epoch": self.last_epoch}
+
+
+def steps_of(trainer: pl.Trainer) -> int:
+    """Return the steps of a fit. Raises UserError if it has no end.
+
+    `Trainer.estimated_stepping_batches` would make the loader, and Lightning would not restore its state then.
+    """
+    data = getattr(trainer, "datamodule", None)
+    total: float = math.inf
+    if isinstance(data, TrainerData):
+        batches, limit = len(data.train_dataloader()), trainer.limit_train_batches
+        if isinstance(limit, float):  # a share of the epoch
+            batches = int(batches * limit)
+        elif limit:
+            batches = min(batches, limit)
+        steps_per_epoch = -(-batches // trainer.accumulate_grad_batches)
+        if trainer.max_steps >= 0:
+            total = trainer.max_steps
+        if trainer.max_epochs is not None and trainer.max_epochs >= 0:
+            total = min(total, trainer.max_epochs * steps_per_epoch)
+    else:
+        total = trainer.estimated_stepping_batches
+    if total == math.inf:
+        raise UserError("a schedule needs the number of steps; give the Trainer max_steps or max_epochs")
+    return int(total)
+
+
+class Predicted(NamedTuple):
+    """The result of `predict_step` for a batch.
+
+    sample: (B,) int64, the indices in the test split; -1 for dummies at the end of some of several processes
+    output: of the model, as `Objective.loss` takes it
+    """
+
+    sample: Tensor
+    output: Any
 
 
 def checked_components(config: Node, allow: tuple[str, ...] | list[str], path: Path) -> Components:

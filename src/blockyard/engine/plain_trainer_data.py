@@ -93,14 +93,17 @@ class TrainingBatches(DataLoader[Batch]):
     def _epoch(self) -> int | None:
         if self._trainer is None:
             return None
-        return 0 if getattr(self._trainer, "overfit_batches", 0) else self._trainer.current_epoch
+        if getattr(self._trainer, "overfit_batches", 0):  # the same batches again and again
+            return 0
+        return self._trainer.current_epoch
 
     def state_dict(self) -> StateDict:
         """Return the epoch and the batch that come next."""
         if self._trainer is None:
             return {}
         done = self._trainer.fit_loop.total_batch_idx + 1
-        return dict(zip(("epoch", "batch"), divmod(done, int(self._trainer.num_training_batches)), strict=True))
+        epoch, batch = divmod(done, int(self._trainer.num_training_batches))
+        return {"epoch": epoch, "batch": batch}
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Begin the next pass where `state_dict` says."""
@@ -123,7 +126,7 @@ class TrainerData(pl.LightningDataModule):
         self.eval_batch_size: int = components.data.eval_batch_size
 
     def train_dataloader(self) -> TrainingBatches:
-        """The training split in the order of a run with this seed."""
+        """Return the training split in the order of a run with this seed."""
         trainer, components = self.trainer, self.components
         layout = lay_out(self.splits, self.batch_size, self.plan, seed=seed_of(components), rank=0)
         if trainer is not None:
@@ -135,31 +138,38 @@ class TrainerData(pl.LightningDataModule):
         return TrainingBatches(dataset, trainer, **self._settings)
 
     def val_dataloader(self) -> DataLoader[Batch]:
-        """The validation split, each sample once."""
+        """Return the validation split, each sample once."""
         return self._evaluation(self.splits.validation, self.plan.limit_val)
 
     def test_dataloader(self) -> DataLoader[Batch]:
-        """The test split, each sample once."""
+        """Return the test split, each sample once."""
         return self._evaluation(self.splits.test, self.plan.limit_test)
 
     def predict_dataloader(self) -> DataLoader[Batch]:
-        """The test split, as `test_dataloader`."""
+        """Return the test split, as `test_dataloader`."""
         return self.test_dataloader()
 
     def _evaluation(self, split: Split, limit: int | None) -> DataLoader[Batch]:
-        rank, world = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+        rank, world = 0, 1
+        if self.trainer is not None:
+            rank, world = self.trainer.global_rank, self.trainer.world_size
         dataset = EvaluationBatches(split, self.components.objective, self.eval_batch_size, rank=rank, world=world)
-        count = min(len(dataset), limit) if limit else len(dataset)
+        count = len(dataset)
+        if limit:
+            count = min(count, limit)
         return DataLoader(dataset, batch_size=None, sampler=BatchNumbers(count), **self._settings)
 
     @property
     def _settings(self) -> dict[str, Any]:
         workers = self.plan.num_workers
-        fork = {"multiprocessing_context": "fork"} if workers and sys.platform == "linux" else {}
-        waits = {"timeout": self.plan.timeout} if workers else {}
-        return {"num_workers": workers, "pin_memory": torch.cuda.is_available(), **fork, **waits}
+        settings: dict[str, Any] = {"num_workers": workers, "pin_memory": torch.cuda.is_available()}
+        if workers:
+            settings["timeout"] = self.plan.timeout
+        if workers and sys.platform == "linux":  # as in a run, whatever start method the program has set
+            settings["multiprocessing_context"] = "fork"
+        return settings
 
 
 def seed_of(components: Components) -> int:
-    """The seed of a config."""
+    """Return the seed of a config."""
     return int(components.config.get("seed") or 0)

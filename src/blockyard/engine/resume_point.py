@@ -61,9 +61,12 @@ def resume_point(folder: RunFolder, rank: int, resume: bool, loop: LoopCallback)
     Raises UserError where there are checkpoints and none can be used.
     """
     if rank:
-        start = folder.facts()["start"]
-        path = folder.checkpoints / str(start["checkpoint"])
-        return ResumePoint(path, verify(path).step) if start["checkpoint"] else ResumePoint()
+        # The main process has chosen and repaired it.
+        name = folder.facts()["start"]["checkpoint"]
+        if not name:
+            return ResumePoint()
+        path = folder.checkpoints / str(name)
+        return ResumePoint(path, verify(path).step)
     if not resume:
         return ResumePoint()
     states: dict[Path, dict[str, Any]] = {}
@@ -101,10 +104,10 @@ def _check(path: Path, content: dict[str, Any], loop: LoopCallback) -> None:
     """Raise BadCheckpointError unless the run can go on from `content`."""
     learner, step = loop.state.learner, content["global_step"]
     check_training_state(path, content, callback=loop.state_key)
-    others = bool(loop.callbacks.lightning)  # which may add weights of their own
+    others = bool(loop.callbacks.lightning)  # they may add weights of their own
     parameters = [name for name, _ in learner.named_parameters()]
     check_weights(path, content["state_dict"], learner.state_dict(), parameters, more=others)
-    if not learner.settings.sharded:  # whose optimizer state goes by the names of parameters
+    if not learner.settings.sharded:  # FSDP's state of the optimizer goes by the names of parameters
         check_optimizer(path, content["optimizer_states"], learner.configure_optimizers(), step)
     if step > loop.state.total:
         raise BadCheckpointError(path, f"it is of step {step}, and the run has {loop.state.total}")
@@ -115,25 +118,26 @@ def _check_callbacks(path: Path, saved: Mapping[str, Any], loop: LoopCallback, s
     state = saved[loop.state_key]
     wrong = [name for name, kind in _STATE.items() if name not in state or not isinstance(state[name], kind)]
     if wrong or state["step"] != step or len(state["tally"]) != 2:
-        raise BadCheckpointError(path, f"the state of the callbacks in it is damaged ({(wrong or ['step'])[0]})")
+        part = wrong[0] if wrong else "step"
+        raise BadCheckpointError(path, f"the state of the callbacks in it is damaged ({part})")
+    model = loop.state.learner.model
+    parameters = [key for key, _ in model.named_parameters()]
     for name, callback in loop.callbacks.named.items():
-        fresh, entry = callback.state_dict(), state["watchers"].get(name)
-        if (
-            fresh
-            and "*" not in type(callback).incidental
-            and not (isinstance(entry, dict) and fresh.keys() <= entry.keys())
-        ):
+        fresh = callback.state_dict()
+        entry = state["watchers"].get(name)
+        has_state = isinstance(entry, dict) and fresh.keys() <= entry.keys()
+        # A callback that only observes may be new to the run.
+        if fresh and not has_state and "*" not in type(callback).incidental:
             raise BadCheckpointError(path, f"it lacks the state of callbacks.{name}")
         if callback.averages and isinstance(entry, dict):
-            model = loop.state.learner.model
-            check_weights(path, entry["average"], model.state_dict(), [key for key, _ in model.named_parameters()])
+            check_weights(path, entry["average"], model.state_dict(), parameters)
     for name in _checkpoint_names(loop):
         entry = state["watchers"][name]
         numbers = isinstance(entry["value"], (*_NUMBER, type(None))) and isinstance(entry["step"], (int, type(None)))
         if not numbers or not isinstance(entry["metrics"], dict):
             raise BadCheckpointError(path, f"the state of callbacks.{name} in it is damaged")
     logged = state.get("logged")
-    if logged is not None and not (isinstance(logged, list) and [type(each) for each in logged] == [int, int]):
+    if logged is not None and not (isinstance(logged, list) and [*map(type, logged)] == [int, int]):
         raise BadCheckpointError(path, "the state of the callbacks in it is damaged (logged)")
     for other in loop.callbacks.lightning:
         if other.state_dict() and other.state_key not in saved:

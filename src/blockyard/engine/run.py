@@ -138,9 +138,6 @@ def _prepared_process(folder: RunFolder) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-# How the main process ends a run, whatever ended it.
-
-
 @dataclass
 class Attempt:
     """One try at training a run: the parts of it that exist when it ends, at whatever point.
@@ -174,6 +171,7 @@ def _run_main_rank(attempt: Attempt) -> int:
         try:
             ending = _attempt(attempt, before)
         finally:
+            # The status and the reason are written next, and no signal may cut that short.
             attempt.interrupts.close()
     except Interrupted as stop:  # it came while another ending was put into words
         ending = ending_of(stop, attempt.step)
@@ -242,6 +240,7 @@ def abandon(attempt: Attempt, endings: dict[int, int]) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
+    # The main thread may wait for the other process in a call that no exception reaches.
     os._exit(ending.code)
 
 
@@ -258,29 +257,33 @@ def close(attempt: Attempt, ending: Ending) -> None:
 def print_result(folder: RunFolder) -> None:
     """Print the metrics of a finished run, its cost, and its folder."""
     summary = folder.summary()
-    metrics = "  ".join(f"{name} {value:.4g}" for name, value in summary["metrics"].items() if "@" not in name)
-    lengths = re.compile(r"@\d+x$")  # those of longer sequences are in a table of their own
-    slices = [
-        f"{name} {value:.4g}"
-        for name, value in summary["metrics"].items()
-        if name.startswith("test/") and "@" in name and not lengths.search(name) and not of_type(name)
-    ]
+    metrics = []
+    slices = []
+    for name, value in summary["metrics"].items():
+        if "@" not in name:
+            metrics.append(f"{name} {value:.4g}")
+        elif name.startswith("test/") and not re.search(r"@\d+x$", name) and not of_type(name):
+            # Longer sequences and types of spans have tables of their own.
+            slices.append(f"{name} {value:.4g}")
     sys.stdout.write(f"done in {summary['seconds']:.1f} s, {summary['steps']} steps, weights of {summary['weights']}\n")
     if "refused" in summary:  # evaluated on longer sequences too
         sys.stdout.write(table(read_json(folder.path / TEST)))
-    sys.stdout.write(f"{metrics}\n")
-    sys.stdout.write(f"{'  '.join(slices)}\n" if slices else "")
+    sys.stdout.write("  ".join(metrics) + "\n")
+    if slices:
+        sys.stdout.write("  ".join(slices) + "\n")
     baselines = summary.get("baselines", {})
     tested = {name.removeprefix("test/"): v for name, v in summary["metrics"].items() if name.startswith("test/")}
     sys.stdout.write(table_of_types(tested, baselines))
     for name, values in baselines.items():
-        text = "  ".join(
-            f"test/{metric} {math.nan if value is None else value:.4g}"
-            for metric, value in values.items()
-            if not of_type(metric)
-        )
+        columns = []
+        for metric, value in values.items():
+            if not of_type(metric):
+                columns.append(f"test/{metric} {math.nan if value is None else value:.4g}")
+        line = f"baseline {name}: {'  '.join(columns)}"
         note = summary.get("baseline_notes", {}).get(name)
-        sys.stdout.write(f"baseline {name}: {text}{f' ({note})' if note else ''}\n")
+        if note:
+            line += f" ({note})"
+        sys.stdout.write(f"{line}\n")
     for name, reason in summary.get("baselines_missing", {}).items():
         sys.stdout.write(f"baseline {name}: no value ({printable(str(reason))})\n")
     sys.stdout.write(f"{printable(str(folder.path))}\n")

@@ -47,75 +47,6 @@ log = logging.getLogger("blockyard")
 
 Log = Callable[[int, dict[str, float]], None]  # of the metrics of a step
 
-# What a run writes between its setup and its first step: run.json, tokenizer.json, repaired checkpoints.
-
-
-def record(run: RunSetup, data: DataSetup, model: BuiltModel, point: ResumePoint) -> Path | None:
-    """Write the facts that other processes and later readers need; return the checkpoint to load."""
-    folder, components = run.folder, run.components
-    fingerprint = components.data.fingerprint()
-    recorded = folder.facts().get("data", {}).get("fingerprint")
-    if point.path is not None and recorded not in (None, fingerprint):
-        raise UserError(
-            f"the data of {folder.path} changed since the run began (fingerprint {recorded}, now "
-            f"{fingerprint}); restore the old data, or force=true starts over"
-        )
-    checkpoint = restore_files(folder, point)
-    for name, tokenizer in components.tokenizers.items():
-        if state := tokenizer.state():
-            folder.write_json(TOKENIZER_FILES[name], state)
-    # Last: the other processes wait until the holder of the lock has written this.
-    start = {"by": holder(folder.path), "checkpoint": checkpoint and checkpoint.name}
-    facts = {"threads": model.threads, "precision": model.precision, "start": start}
-    facts |= {} if model.teacher is None else {"teacher": model.teacher.plain()}
-    limits = components.data.limits()
-    for limit in limits:
-        log.warning("%s", limit)
-    sentences = {"limits": list(limits), "warnings": list(data.warnings)}
-    told = {key: texts for key, texts in sentences.items() if texts}
-    folder.add_facts(facts | {"data": {"fingerprint": fingerprint, **sizes(data.splits), **told}})
-    return checkpoint
-
-
-# The callbacks of a run, told apart: its own, and Lightning's.
-
-
-def split_callbacks(named: Mapping[str, Any]) -> tuple[dict[str, RunCallback], tuple[pl.Callback, ...]]:
-    """The run's callbacks by name, one that saves among them, and Lightning's. Raises UserError for other objects."""
-    run_callbacks: dict[str, RunCallback] = {}
-    lightning_callbacks = []
-    for name, callback in named.items():
-        if isinstance(callback, RunCallback):
-            run_callbacks[name] = callback
-        elif isinstance(callback, pl.Callback):
-            reason = refusal(type(callback))
-            if reason:
-                raise UserError(f"callbacks.{name}: {reason}")
-            lightning_callbacks.append(callback)
-        else:
-            raise UserError(
-                f"callbacks.{name}: {type(callback).__name__} is neither a "
-                "blockyard.engine.callbacks.base.RunCallback nor a pytorch_lightning.Callback"
-            )
-    selecting = [name for name, callback in run_callbacks.items() if callback.selects]
-    if len(selecting) > 1:
-        names = " and ".join(f"callbacks.{name}" for name in selecting)
-        raise UserError(f"{names} each select the best step by weights of their own; one of them may, use select=raw")
-    if not any(isinstance(callback, Checkpoint) for callback in run_callbacks.values()):
-        run_callbacks[""] = Checkpoint()
-    return run_callbacks, tuple(lightning_callbacks)
-
-
-def check_inside(run: RunSetup, model: BuiltModel, data: DataSetup) -> None:
-    """Measure the numbers of `trainer.inspect` on two samples. Raises UserError if there is nothing to measure."""
-    names = run.options.inspect
-    if not names:
-        return
-    try:
-        inside(model.model, data.splits.test, run.components.objective, names, batch_size=2, limit=1)
-    except ValueError as error:
-        raise UserError(f"trainer.inspect=[{','.join(names)}]: {error}; leave it out") from error
-
 
 def prepare(
     folder: RunFolder,
@@ -133,12 +64,14 @@ def prepare(
     components = build.Components(folder.config)
     run = RunSetup(folder, components, components.node("trainer"))
     run_callbacks, lightning_callbacks = split_callbacks(components.node("callbacks"))
+    # The checkpoint of the finished run lies in the new folder now, and is resumed from like its own.
     resume = go_on(run) or resume
     prepare_tokenizers(run, resume=resume)
     data = load_data(run)
     model = build_model(run, data)
     _guard_small_maps(data, model)
     take_weights(run, model, rank=data.rank, resume=resume)
+    # A resumed run was looked at before its first step.
     if not resume:
         check_foreign(components, model.model, data.splits.train)
     if data.rank == 0:
@@ -176,6 +109,72 @@ def prepare(
     )
 
 
+def record(run: RunSetup, data: DataSetup, model: BuiltModel, point: ResumePoint) -> Path | None:
+    """Write the facts that other processes and later readers need; return the checkpoint to load."""
+    folder, components = run.folder, run.components
+    fingerprint = components.data.fingerprint()
+    recorded = folder.facts().get("data", {}).get("fingerprint")
+    if point.path is not None and recorded not in (None, fingerprint):
+        raise UserError(
+            f"the data of {folder.path} changed since the run began (fingerprint {recorded}, now "
+            f"{fingerprint}); restore the old data, or force=true starts over"
+        )
+    checkpoint = restore_files(folder, point)
+    for name, tokenizer in components.tokenizers.items():
+        if state := tokenizer.state():
+            folder.write_json(TOKENIZER_FILES[name], state)
+    # Last: the other processes wait until the holder of the lock has written this.
+    start = {"by": holder(folder.path), "checkpoint": checkpoint and checkpoint.name}
+    facts: dict[str, Any] = {"threads": model.threads, "precision": model.precision, "start": start}
+    if model.teacher is not None:
+        facts["teacher"] = model.teacher.plain()
+    limits = components.data.limits()
+    for limit in limits:
+        log.warning("%s", limit)
+    sentences = {"limits": list(limits), "warnings": list(data.warnings)}
+    notes = {key: texts for key, texts in sentences.items() if texts}
+    folder.add_facts(facts | {"data": {"fingerprint": fingerprint, **sizes(data.splits), **notes}})
+    return checkpoint
+
+
+def split_callbacks(named: Mapping[str, Any]) -> tuple[dict[str, RunCallback], tuple[pl.Callback, ...]]:
+    """Return the run's callbacks by name, one that saves among them, and Lightning's. Raises UserError for others."""
+    run_callbacks: dict[str, RunCallback] = {}
+    lightning_callbacks = []
+    for name, callback in named.items():
+        if isinstance(callback, RunCallback):
+            run_callbacks[name] = callback
+        elif isinstance(callback, pl.Callback):
+            reason = refusal(type(callback))
+            if reason:
+                raise UserError(f"callbacks.{name}: {reason}")
+            lightning_callbacks.append(callback)
+        else:
+            raise UserError(
+                f"callbacks.{name}: {type(callback).__name__} is neither a "
+                "blockyard.engine.callbacks.base.RunCallback nor a pytorch_lightning.Callback"
+            )
+    selecting = [name for name, callback in run_callbacks.items() if callback.selects]
+    if len(selecting) > 1:
+        names = " and ".join(f"callbacks.{name}" for name in selecting)
+        raise UserError(f"{names} each select the best step by weights of their own; one of them may, use select=raw")
+    # Without a callback that saves, a run could neither be resumed nor tested.
+    if not any(isinstance(callback, Checkpoint) for callback in run_callbacks.values()):
+        run_callbacks[""] = Checkpoint()
+    return run_callbacks, tuple(lightning_callbacks)
+
+
+def check_inside(run: RunSetup, model: BuiltModel, data: DataSetup) -> None:
+    """Measure the numbers of `trainer.inspect` on two samples. Raises UserError if there is nothing to measure."""
+    names = run.options.inspect
+    if not names:
+        return
+    try:
+        inside(model.model, data.splits.test, run.components.objective, names, batch_size=2, limit=1)
+    except ValueError as error:
+        raise UserError(f"trainer.inspect=[{','.join(names)}]: {error}; leave it out") from error
+
+
 def _guard_small_maps(data: DataSetup, model: BuiltModel) -> None:
     """Guard the maps of model and teacher that a CPU computes wrongly in half precision."""
     if data.device.type != "cpu" or "16" not in model.precision["precision"]:
@@ -197,9 +196,10 @@ def ignore_metrics(step: int, values: dict[str, float]) -> None:
 
 
 def _run_state(run: RunSetup, data: DataSetup, model: BuiltModel) -> RunState:
-    """The learner, and the run as callbacks see it."""
+    """Return the learner, and the run as callbacks see it."""
     folder, components, options = run.folder, run.components, run.options
     total = _total_steps(options, data.layout.steps_per_epoch, warn=data.rank == 0)
+    thaw = NEVER if components.init is None else components.init.thaw(model.model, total)
     settings = LearnerSettings(
         total=total,
         clip=options.gradient_clip,
@@ -209,7 +209,7 @@ def _run_state(run: RunSetup, data: DataSetup, model: BuiltModel) -> RunState:
         checkpoint=options.checkpoint_blocks,
         context=options.context,
         timeout=options.timeout,
-        thaw=components.init.thaw(model.model, total) if components.init is not None else NEVER,
+        thaw=thaw,
     )
     return RunState(
         learner=Learner(
@@ -262,7 +262,7 @@ def _kernels(run: RunSetup, data: DataSetup, model: BuiltModel) -> KernelRecord:
 
 
 def _loader(run: RunSetup, data: DataSetup, interrupts: Interrupts, *, start: int, stop: int) -> TrainingLoader:
-    """Batches from step `start` to step `stop`."""
+    """Return the batches from step `start` to step `stop`."""
     micro_batches = run.options.accumulate
     check_open_files(run.options.num_workers)
     return training_loader(
@@ -287,9 +287,6 @@ def _total_steps(options: TrainerPlan, steps_per_epoch: int, *, warn: bool) -> i
             options.max_steps,
         )
     return total
-
-
-# The weights that a run starts from: taken before the first step, and recorded. A resumed run has its checkpoint.
 
 
 def go_on(run: RunSetup) -> bool:
@@ -329,11 +326,14 @@ def prepare_tokenizers(run: RunSetup, *, resume: bool) -> None:
 def take_weights(run: RunSetup, model: BuiltModel, *, rank: int, resume: bool) -> None:
     """Put the weights of the source into the model of a new run, print the transfer, and record it in run.json.
 
+    A resumed run has its checkpoint instead.
+
     Raises UserError if they do not fit, or are not the weights that the config names.
     """
     init, folder = run.components.init, run.folder
     if init is None:
         return
+    # The main process has recorded for the others whether the run resumes.
     begun = bool(folder.facts()["start"]["checkpoint"]) if rank else resume and _has_checkpoint(run)
     if begun:
         return

@@ -87,7 +87,7 @@ def _warnings() -> Iterator[list[logging.LogRecord]]:
 
 
 def lay_out(splits: Splits, batch_size: int, options: TrainerPlan, *, seed: int, rank: int) -> Layout:
-    """How steps and processes share the training split. Raises UserError where the options do not suit the data."""
+    """Return how steps and processes share the training split. Raises UserError if the options do not suit the data."""
     return Layout(
         seed=seed,
         samples=len(splits.train),
@@ -111,7 +111,7 @@ def targets_vary(spec: DataSpec) -> bool:
 
 
 def _lengths(split: Split) -> Tensor:
-    """The length of each training sample, (n,) int64. Raises UserError where the data does not say."""
+    """Return the length of each training sample, (n,) int64. Raises UserError if the data does not say."""
     lengths = split.lengths if isinstance(split, HasLengths) else None
     if lengths is None:
         raise UserError(

@@ -15,6 +15,9 @@ from blockyard.engine.trainer import TrainerPlan
 from blockyard.runs.folder import RunFolder
 from blockyard.weights.teacher import Teacher, load_teacher
 
+# On 2 cores a second thread costs 19 to 23 % below 0.04 GFLOPs, and saves 11 % at 0.3 and 26 % at 0.6.
+FLOPS_PER_THREAD = 0.3e9
+
 
 class PrecisionRecord(TypedDict):
     """The precision of a run as run.json has it. asked: the option; why: where it is "auto"."""
@@ -54,7 +57,9 @@ def build_model(run: RunSetup, data: DataSetup) -> BuiltModel:
 def _recorded(folder: RunFolder, name: str, option: str | int) -> Any:
     """Return the record of that name in run.json; None where it is of another value of the option."""
     recorded = folder.facts().get(name, {})
-    return recorded if recorded.get("asked") == option else None
+    if recorded.get("asked") != option:
+        return None
+    return recorded
 
 
 def _precision(folder: RunFolder, options: TrainerPlan, device: torch.device) -> PrecisionRecord:
@@ -70,7 +75,7 @@ def _precision(folder: RunFolder, options: TrainerPlan, device: torch.device) ->
 
 
 def _threads(run: RunSetup, data: DataSetup, model: nn.Module, teacher: Teacher | None) -> ThreadsRecord:
-    """CPU threads of a run, and why. A run keeps them, because the order of additions depends on them."""
+    """Return the CPU threads of a run, and why. A run keeps them, because the order of additions depends on them."""
     options, components = run.options, run.components
     recorded: ThreadsRecord | None = _recorded(run.folder, "threads", options.threads)
     if recorded is not None:
@@ -80,21 +85,12 @@ def _threads(run: RunSetup, data: DataSetup, model: nn.Module, teacher: Teacher 
     if data.device.type == "cuda":
         return {"asked": "auto", "threads": torch.get_num_threads(), "why": "auto leaves torch's number with a GPU"}
     spec, layout = components.data.spec, data.layout
-    sample = cost_card.two_samples(data.splits.train, layout.batch_size if spec.variable else 1)
+    # Samples of different lengths are padded: FLOPs are counted at the length of a whole batch.
+    samples = layout.batch_size if spec.variable else 1
+    sample = cost_card.two_samples(data.splits.train, samples)
     flops = cost_card.flops_per_sample(model, components.objective, sample, teacher, compiled=options.compile)
-    own = flops["training"] * layout.batch_size // (layout.micro_batches * layout.world)
-    return {"asked": "auto", **thread_count(own, processes=options.devices)}
-
-
-# How many CPU threads a run takes.
-# A small model gains nothing from a second thread, because threads wait for each other at every operation. So
-# `trainer.threads=auto` counts the FLOPs of a batch in one process and takes one thread, plus one for every
-# `FLOPS_PER_THREAD` of them, up to what torch has. The count is a property of the config: the answer does not depend
-# on how busy the machine is. `benchmarks/threads.py` prints the measurements behind the number.
-
-
-# On 2 cores a second thread costs 19 to 23 % below 0.04 GFLOPs, and saves 11 % at 0.3 and 26 % at 0.6.
-FLOPS_PER_THREAD = 0.3e9
+    flops_of_micro_batch = flops["training"] * layout.batch_size // (layout.micro_batches * layout.world)
+    return {"asked": "auto", **thread_count(flops_of_micro_batch, processes=options.devices)}
 
 
 class ThreadCount(TypedDict):
@@ -105,7 +101,12 @@ class ThreadCount(TypedDict):
 
 
 def thread_count(flops: int, *, processes: int = 1) -> ThreadCount:
-    """CPU threads for a training batch of `flops` FLOPs, and the reason, as they are recorded in the run.
+    """Return the CPU threads for a training batch of `flops` FLOPs, and the reason, as they are recorded in the run.
+
+    A small model gains nothing from a second thread, because threads wait for each other at every operation. So
+    `trainer.threads=auto` counts the FLOPs of a batch in one process and takes one thread, plus one for every
+    `FLOPS_PER_THREAD` of them. The count is a property of the config, however busy the machine is.
+    `benchmarks/threads.py` prints the measurements behind the number.
 
     torch's own number (the cores this process may use), divided among `processes`, is the upper limit.
     OMP_NUM_THREADS overrules the rule.

@@ -35,152 +35,12 @@ from blockyard.ops.shaping import FORGETS
 from blockyard.position.xpos import XPos
 from blockyard.schedule._warmup import Length, check_length, to_steps
 
-
-def _kernel_problems(model: nn.Module, kernel: Kernel) -> Iterator[str]:
-    """Yield why a kernel that was chosen by name cannot compute the scores of a mixer, as it would refuse them."""
-    kinds = {getattr(module, "shapes_scores", None) for module in model.modules()}
-    for shaped in sorted(filter(None, kinds)):
-        if kernel == "sdpa" or (kernel == "online" and shaped == FORGETS):
-            yield (
-                f"trainer.attention={kernel} cannot serve: {shaped}, between the products and the softmax; use "
-                "trainer.attention=auto"
-            )
-
-
-_LARGEST_HALF = 8.0  # keys of usual sizes times e^8 are below 65,504, the largest number of float16
-
-
-def _too_large(scheme: XPos) -> str | None:
-    """Why keys that a scheme scales are too large for float16, or None."""
-    largest = scheme.largest(1)
-    if largest <= _LARGEST_HALF:
-        return None
-    span = math.ceil(scheme.span * largest / _LARGEST_HALF)
-    return (
-        f"trainer.precision=16-mixed holds numbers up to 65,504, and position=xpos makes keys e^{largest:.0f} times "
-        f"larger; use position.span={span} or more, or trainer.precision=bf16-mixed"
-    )
-
-
-# What cannot work between the options of a trainer and the data, objective and model that it is to train.
-
-
-def check_options(plan: TrainerPlan) -> None:
-    """Raise ValueError for options of a trainer that do not work together."""
-    if plan.max_steps is None and plan.max_epochs is None:
-        raise ValueError("trainer.max_steps and trainer.max_epochs are both null; give one, such as max_epochs=30")
-    if plan.precision == "16-mixed" and plan.accelerator == "cpu":
-        raise ValueError("trainer.precision=16-mixed needs a GPU; on a CPU use 32, bf16-mixed or auto")
-    if plan.precision == "16-mixed" and plan.strategy == "fsdp":
-        raise ValueError("trainer.precision=16-mixed does not work with trainer.strategy=fsdp; use bf16-mixed")
-    if plan.attention == "online" and (plan.compile or plan.strategy == "fsdp"):
-        other = "compile=true" if plan.compile else "strategy=fsdp"
-        raise ValueError(
-            f"trainer.attention=online does not work with trainer.{other}: its backward pass is not compiled and "
-            "reads the weights of position biases whole; leave one of them out"
-        )
-    for name in ("batch", "context"):
-        start, warmup = getattr(plan, f"first_{name}"), getattr(plan, f"{name}_warmup")
-        check_length(f"trainer.{name}_warmup", warmup)
-        if (start is not None) != (warmup > 0):
-            lacks = f"{name}_warmup=0.2" if warmup == 0 else f"first_{name}"
-            has = f"first_{name}={start}" if warmup == 0 else f"{name}_warmup={warmup}"
-            raise ValueError(f"trainer.{has} says nothing alone; set trainer.{lacks} too")
-    if plan.strategy == "context":
-        problem = context_parallel.plan_problem(
-            plan.devices * plan.num_nodes, plan.attention, plan.compile, plan.precision
-        )
-        if problem:
-            raise ValueError(problem)
-    if plan.extra:
-        issues = refused_flags(plan.extra, profile=plan.profile)
-        if issues:
-            raise ValueError("; ".join(issues))
-
-
-def growth_problems(plan: TrainerPlan, data: DataModule, objective: Objective, shards: int) -> Iterator[str]:
-    """Yield why batches, or texts, cannot be smaller in the first steps."""
-    if plan.first_batch is not None:
-        start = f"trainer.first_batch={plan.first_batch}"
-        if plan.group:
-            yield f"{start} would take the shortest samples, which trainer.group={plan.group} puts first; use group=0"
-        if data.batch_size % plan.first_batch or plan.first_batch % shards:
-            parts = f" that is a multiple of {shards}, processes times micro-batches" if shards > 1 else ""
-            yield f"{start}: batches grow in multiples of it; use a divisor of data.batch_size={data.batch_size}{parts}"
-    if plan.first_context is not None:
-        start = f"trainer.first_context={plan.first_context}"
-        if data.spec.modality != "text" or not data.spec.resizable or objective.takes != "token":
-            yield f"{start} cuts windows of running text with a target for each token; use it with data.sample=window"
-        elif data.spec.shape[0] % plan.first_context:
-            yield (
-                f"{start}: texts grow in multiples of it to {data.spec.shape[0]} tokens; use a divisor of "
-                f"{data.spec.shape[0]}"
-            )
-        if plan.context:
-            yield f"{CONTEXT} cuts every sequence among processes, and {start} makes it shorter; use one of both"
-
-
-def trainer_problems(plan: TrainerPlan, data: DataModule, objective: Objective, model: Architecture) -> list[str]:
-    """Return the problems of these parts together, one sentence each; known before anything is read."""
-    issues = []
-    readers = 1 if plan.context else plan.world
-    shards = plan.accumulate * readers
-    if data.batch_size % shards:
-        issues.append(
-            f"data.batch_size={data.batch_size} does not divide into {readers} processes times "
-            f"trainer.accumulate={plan.accumulate} micro-batches; use a multiple of {shards}"
-        )
-    if data.eval_batch_size % plan.world:
-        issues.append(
-            f"data.eval_batch_size={data.eval_batch_size} does not divide among {plan.world} processes; "
-            f"use a multiple of {plan.world}"
-        )
-    ahead = getattr(objective, "ahead", 1)
-    if plan.context and ahead > 1:
-        cut = f"{CONTEXT} cuts sequences, and objective.ahead={ahead} reads later targets"
-        issues.append(f"{cut}; use objective.ahead=1")
-    if plan.checkpoint_blocks and not model.stacks:
-        issues.append("trainer.checkpoint_blocks=true: this model has no blocks; use false")
-    if plan.group and not data.spec.variable:
-        issues.append(
-            f"trainer.group={plan.group} sorts samples by length, and all samples of this data are of one length; "
-            "use trainer.group=0"
-        )
-    if data.spec.mixed and (plan.group or plan.sampling == "balanced"):
-        option = f"trainer.group={plan.group}" if plan.group else "trainer.sampling=balanced"
-        other = "trainer.group=0" if plan.group else "trainer.sampling=random"
-        issues.append(
-            f"{option} says which samples meet in a batch, and so does data=mixture by its weights; use {other}"
-        )
-    issues += growth_problems(plan, data, objective, shards)
-    if plan.sampling == "balanced" and data.spec.target != "class" and not data.spec.mixed:
-        issues.append("trainer.sampling=balanced needs a class for each sample, and this data has none; use random")
-    if plan.sampling == "balanced" and plan.group:
-        issues.append(
-            f"trainer.sampling=balanced and trainer.group={plan.group} both say which samples meet; use "
-            "trainer.group=0 or trainer.sampling=random"
-        )
-    if plan.extrapolate and not (data.spec.resizable and model.causal):
-        issues.append(
-            f"trainer.extrapolate={list(plan.extrapolate)} evaluates a decoder on longer sequences of running "
-            "text or of a generated task; use model=decoder and a text with data.sample=window, or "
-            "trainer.extrapolate=[]"
-        )
-    if plan.write and not writes_from_source(data.spec, objective):
-        issues.append(
-            "trainer.write=true is for runs that write a text, or codes, from a source, such as objective=translate "
-            "and objective=ctc; leave it out"
-        )
-    if plan.context:
-        issues += context_parallel.sequence_problems(data.spec, objective)
-    return issues
-
-
 Factor = Annotated[int, Ge(2), Le(1_024), Because("a thousand times the tokens are a million times the pairs")]
 
 
 Loops = Annotated[int, Ge(1), Le(1_024), Because("each is a pass through the blocks of the loop")]
 Seconds = Annotated[float, Gt(0), Le(7 * 24 * 3600)]  # a week; torch counts milliseconds in 32 bits
+_LARGEST_HALF = 8.0  # keys of usual sizes times e^8 are below 65,504, the largest number of float16
 
 
 class TrainerPlan:
@@ -279,24 +139,46 @@ class TrainerPlan:
         profile: bool = False,
         extra: dict[str, Any] = {},  # noqa: B006 - never changed; the default that a config shows
     ) -> None:
-        self.accelerator, self.devices, self.num_nodes, self.strategy = accelerator, devices, num_nodes, strategy
-        self.precision, self.max_steps, self.max_epochs = precision, max_steps, max_epochs
-        self.eval_every, self.log_every, self.gradient_clip = eval_every, log_every, gradient_clip
-        self.group, self.sampling = group, sampling
-        self.first_batch, self.batch_warmup = first_batch, batch_warmup
-        self.first_context, self.context_warmup = first_context, context_warmup
-        self.accumulate, self.checkpoint_blocks = accumulate, checkpoint_blocks
-        self.compile, self.require_flash, self.attention = compile, require_flash, attention
-        self.num_workers, self.timeout = num_workers, timeout
-        self.limit_train, self.limit_val, self.limit_test = limit_train, limit_val, limit_test
-        self.loops, self.write, self.inspect = loops, write, inspect
-        self.extrapolate, self.overfit, self.deterministic = extrapolate, overfit, deterministic
-        self.threads, self.profile, self.extra = threads, profile, extra
+        self.accelerator = accelerator
+        self.devices = devices
+        self.num_nodes = num_nodes
+        self.strategy = strategy
+        self.precision = precision
+        self.max_steps = max_steps
+        self.max_epochs = max_epochs
+        self.eval_every = eval_every
+        self.log_every = log_every
+        self.gradient_clip = gradient_clip
+        self.group = group
+        self.sampling = sampling
+        self.first_batch = first_batch
+        self.batch_warmup = batch_warmup
+        self.first_context = first_context
+        self.context_warmup = context_warmup
+        self.accumulate = accumulate
+        self.checkpoint_blocks = checkpoint_blocks
+        self.compile = compile
+        self.require_flash = require_flash
+        self.attention = attention
+        self.num_workers = num_workers
+        self.timeout = timeout
+        self.limit_train = limit_train
+        self.limit_val = limit_val
+        self.limit_test = limit_test
+        self.loops = loops
+        self.write = write
+        self.inspect = inspect
+        self.extrapolate = extrapolate
+        self.overfit = overfit
+        self.deterministic = deterministic
+        self.threads = threads
+        self.profile = profile
+        self.extra = extra
         check_options(self)
 
     @property
     def world(self) -> int:
-        """Processes in all."""
+        """Return the number of processes in all."""
         return self.devices * self.num_nodes
 
     @property
@@ -315,7 +197,7 @@ class TrainerPlan:
         return self.strategy == "context"
 
     def device_type(self) -> str:
-        """cpu or cuda. Raises UserError if GPUs are requested and the machine has none, or too few."""
+        """Return cpu or cuda. Raises UserError if GPUs are requested and the machine has none, or too few."""
         import torch
 
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -334,12 +216,16 @@ class TrainerPlan:
         return "cuda"
 
     def total_steps(self, steps_per_epoch: int) -> int:
-        """Steps of the run: the shorter of max_steps and max_epochs."""
-        ends = [self.max_steps, None if self.max_epochs is None else self.max_epochs * steps_per_epoch]
-        return min(end for end in ends if end is not None)
+        """Return the steps of the run: the shorter of max_steps and max_epochs."""
+        ends = []
+        if self.max_steps is not None:
+            ends.append(self.max_steps)
+        if self.max_epochs is not None:
+            ends.append(self.max_epochs * steps_per_epoch)
+        return min(ends)
 
     def growth(self, batch_size: int, tokens: int, total: int) -> Growth | None:
-        """How batches of `batch_size` samples of `tokens` tokens grow in a run of `total` steps; None where none do."""
+        """Return the growth of batches to `batch_size` samples of `tokens` tokens in `total` steps, or None."""
         if self.first_batch is None and self.first_context is None:
             return None
         batch = Ramp(self.first_batch or batch_size, batch_size, to_steps(self.batch_warmup, total))
@@ -351,10 +237,9 @@ class TrainerPlan:
 
     def model_problems(self, model: nn.Module) -> list[str]:
         """Return why this trainer cannot train a built model, one sentence each."""
-        issues = [
-            *_kernel_problems(model, self.attention),
-            *(context_parallel.model_problems(model, self.world) if self.context else []),
-        ]
+        issues = [*_kernel_problems(model, self.attention)]
+        if self.context:
+            issues += context_parallel.model_problems(model, self.world)
         mixers = [module for module in model.modules() if isinstance(module, TokenMixer)]
         if self.first_context is not None and not all(mixer.traits.any_length for mixer in mixers):
             issues.append(
@@ -362,6 +247,146 @@ class TrainerPlan:
                 "model takes texts of one length; use another token_mixer, or trainer.first_context=null"
             )
         if self.precision == "16-mixed":
-            issues += [problem for each in model.modules() if isinstance(each, XPos) and (problem := _too_large(each))]
-        problem = loops_problem(model) if self.loops else None
-        return [*issues, f"trainer.loops={list(self.loops)}: {problem}"] if problem else issues
+            problems = [_too_large(module) for module in model.modules() if isinstance(module, XPos)]
+            issues += filter(None, problems)
+        if self.loops and (problem := loops_problem(model)):
+            issues.append(f"trainer.loops={list(self.loops)}: {problem}")
+        return issues
+
+
+def _kernel_problems(model: nn.Module, kernel: Kernel) -> Iterator[str]:
+    """Yield why a kernel that was chosen by name cannot compute the scores of a mixer, as it would refuse them."""
+    # sdpa takes a bias on the scores and nothing else; the chunks of the online softmax cannot forget either.
+    shapes = {getattr(module, "shapes_scores", None) for module in model.modules()}
+    for shaped in sorted(filter(None, shapes)):
+        if kernel == "sdpa" or (kernel == "online" and shaped == FORGETS):
+            yield (
+                f"trainer.attention={kernel} cannot serve: {shaped}, between the products and the softmax; use "
+                "trainer.attention=auto"
+            )
+
+
+def _too_large(scheme: XPos) -> str | None:
+    """Return why keys that a scheme scales are too large for float16, or None."""
+    largest = scheme.largest(1)
+    if largest <= _LARGEST_HALF:
+        return None
+    span = math.ceil(scheme.span * largest / _LARGEST_HALF)
+    return (
+        f"trainer.precision=16-mixed holds numbers up to 65,504, and position=xpos makes keys e^{largest:.0f} times "
+        f"larger; use position.span={span} or more, or trainer.precision=bf16-mixed"
+    )
+
+
+def check_options(plan: TrainerPlan) -> None:
+    """Raise ValueError for options of a trainer that do not work together."""
+    if plan.max_steps is None and plan.max_epochs is None:
+        raise ValueError("trainer.max_steps and trainer.max_epochs are both null; give one, such as max_epochs=30")
+    if plan.precision == "16-mixed" and plan.accelerator == "cpu":
+        raise ValueError("trainer.precision=16-mixed needs a GPU; on a CPU use 32, bf16-mixed or auto")
+    if plan.precision == "16-mixed" and plan.strategy == "fsdp":
+        raise ValueError("trainer.precision=16-mixed does not work with trainer.strategy=fsdp; use bf16-mixed")
+    if plan.attention == "online" and (plan.compile or plan.strategy == "fsdp"):
+        other = "compile=true" if plan.compile else "strategy=fsdp"
+        raise ValueError(
+            f"trainer.attention=online does not work with trainer.{other}: its backward pass is not compiled and "
+            "reads the weights of position biases whole; leave one of them out"
+        )
+    for name in ("batch", "context"):
+        start, warmup = getattr(plan, f"first_{name}"), getattr(plan, f"{name}_warmup")
+        check_length(f"trainer.{name}_warmup", warmup)
+        if start is not None and warmup == 0:
+            raise ValueError(f"trainer.first_{name}={start} says nothing alone; set trainer.{name}_warmup=0.2 too")
+        if start is None and warmup > 0:
+            raise ValueError(f"trainer.{name}_warmup={warmup} says nothing alone; set trainer.first_{name} too")
+    if plan.strategy == "context":
+        problem = context_parallel.plan_problem(
+            plan.devices * plan.num_nodes, plan.attention, plan.compile, plan.precision
+        )
+        if problem:
+            raise ValueError(problem)
+    if plan.extra:
+        issues = refused_flags(plan.extra, profile=plan.profile)
+        if issues:
+            raise ValueError("; ".join(issues))
+
+
+def growth_problems(plan: TrainerPlan, data: DataModule, objective: Objective, shards: int) -> Iterator[str]:
+    """Yield why batches, or texts, cannot be smaller in the first steps."""
+    if plan.first_batch is not None:
+        start = f"trainer.first_batch={plan.first_batch}"
+        if plan.group:
+            yield f"{start} would take the shortest samples, which trainer.group={plan.group} puts first; use group=0"
+        if data.batch_size % plan.first_batch or plan.first_batch % shards:
+            problem = f"{start}: batches grow in multiples of it; use a divisor of data.batch_size={data.batch_size}"
+            if shards > 1:
+                problem += f" that is a multiple of {shards}, processes times micro-batches"
+            yield problem
+    if plan.first_context is not None:
+        start = f"trainer.first_context={plan.first_context}"
+        if data.spec.modality != "text" or not data.spec.resizable or objective.takes != "token":
+            yield f"{start} cuts windows of running text with a target for each token; use it with data.sample=window"
+        elif data.spec.shape[0] % plan.first_context:
+            yield (
+                f"{start}: texts grow in multiples of it to {data.spec.shape[0]} tokens; use a divisor of "
+                f"{data.spec.shape[0]}"
+            )
+        if plan.context:
+            yield f"{CONTEXT} cuts every sequence among processes, and {start} makes it shorter; use one of both"
+
+
+def trainer_problems(plan: TrainerPlan, data: DataModule, objective: Objective, model: Architecture) -> list[str]:
+    """Return the problems of these parts together, one sentence each; known before anything is read."""
+    issues = []
+    readers = 1 if plan.context else plan.world  # with context, every process reads all samples
+    shards = plan.accumulate * readers
+    if data.batch_size % shards:
+        issues.append(
+            f"data.batch_size={data.batch_size} does not divide into {readers} processes times "
+            f"trainer.accumulate={plan.accumulate} micro-batches; use a multiple of {shards}"
+        )
+    if data.eval_batch_size % plan.world:
+        issues.append(
+            f"data.eval_batch_size={data.eval_batch_size} does not divide among {plan.world} processes; "
+            f"use a multiple of {plan.world}"
+        )
+    ahead = getattr(objective, "ahead", 1)
+    if plan.context and ahead > 1:
+        cut = f"{CONTEXT} cuts sequences, and objective.ahead={ahead} reads later targets"
+        issues.append(f"{cut}; use objective.ahead=1")
+    if plan.checkpoint_blocks and not model.stacks:
+        issues.append("trainer.checkpoint_blocks=true: this model has no blocks; use false")
+    if plan.group and not data.spec.variable:
+        issues.append(
+            f"trainer.group={plan.group} sorts samples by length, and all samples of this data are of one length; "
+            "use trainer.group=0"
+        )
+    if data.spec.mixed and (plan.group or plan.sampling == "balanced"):
+        option, other = "trainer.sampling=balanced", "trainer.sampling=random"
+        if plan.group:
+            option, other = f"trainer.group={plan.group}", "trainer.group=0"
+        issues.append(
+            f"{option} says which samples meet in a batch, and so does data=mixture by its weights; use {other}"
+        )
+    issues += growth_problems(plan, data, objective, shards)
+    if plan.sampling == "balanced" and data.spec.target != "class" and not data.spec.mixed:
+        issues.append("trainer.sampling=balanced needs a class for each sample, and this data has none; use random")
+    if plan.sampling == "balanced" and plan.group:
+        issues.append(
+            f"trainer.sampling=balanced and trainer.group={plan.group} both say which samples meet; use "
+            "trainer.group=0 or trainer.sampling=random"
+        )
+    if plan.extrapolate and not (data.spec.resizable and model.causal):
+        issues.append(
+            f"trainer.extrapolate={list(plan.extrapolate)} evaluates a decoder on longer sequences of running "
+            "text or of a generated task; use model=decoder and a text with data.sample=window, or "
+            "trainer.extrapolate=[]"
+        )
+    if plan.write and not writes_from_source(data.spec, objective):
+        issues.append(
+            "trainer.write=true is for runs that write a text, or codes, from a source, such as objective=translate "
+            "and objective=ctc; leave it out"
+        )
+    if plan.context:
+        issues += context_parallel.sequence_problems(data.spec, objective)
+    return issues

@@ -45,6 +45,7 @@ class AttentionPool(Pooled):
         """x (B, prefix + N, D) -> (B, D). A sequence without tokens reads zero."""
         x, valid = tokens_and_mask(x, seq)
         k, v = self.proj_in(x).unflatten(-1, (2, self.heads, self.head_dim)).permute(2, 0, 3, 1, 4)  # (B, H, N, K)
+        # The query is trained as it is: a projection of a constant would be another constant.
         q = self.query.view(1, self.heads, 1, self.head_dim).expand(len(x), -1, -1, -1)  # (B, H, 1, K)
         mask = None
         if valid is not None:

@@ -23,6 +23,6 @@ class Last(Pooled):
         x, valid = tokens_and_mask(x, seq)
         if valid is None:
             return x[:, -1]
-        count = valid.sum(1)  # (B,)
+        count = valid.sum(1)  # (B,), as padding is on the right
         samples = torch.arange(len(x), device=x.device)
         return x[samples, (count - 1).clamp_min(0)].masked_fill((count == 0)[:, None], 0.0)

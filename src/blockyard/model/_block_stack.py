@@ -105,6 +105,7 @@ class BlockStack(Embeds):
     ) -> Tensor:
         """Return x (B, N, D) after every visit of a block, as `residual` joins their outputs."""
         seqs = {kind: under(seq, scheme) for kind, scheme in self._own_positions().items()}
+        # Masks are made once for all layers: a layer that made its own would make it again in every other layer.
         if (cache is None or cache.length == 0) and not torch.compiler.is_compiling():
             for kind, block in zip(self.kinds, self.blocks, strict=True):
                 for mixer in first_mixers([block]):
@@ -189,6 +190,7 @@ def loop_of(order: Sequence[int]) -> Loop | None:
                 times += 1
             loop = Loop(order[:start], core, times, order[start + times * size :])
             once = (*loop.first, *core, *loop.last)
+            # A block in two of the parts would be visited at other times than in training.
             if times > 1 and len(set(once)) == len(once):
                 return loop
     return None

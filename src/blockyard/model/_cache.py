@@ -93,6 +93,7 @@ def select_sequences(memory: Memory, order: Tensor) -> Memory:
     """Return the sequences `order` (B',) int64 of a memory, in that order."""
     seq = memory.seq
     order = order.to(memory.x.device)
+    # A grid has one set of coordinates for all sequences.
     coords = seq.coords if seq.coords.shape[0] == 1 else seq.coords[order]  # (B'|1, M, A)
     valid = None if seq.valid is None else seq.valid[order]  # (B', M)
     return Memory(memory.x[order], replace(seq, coords=coords, valid=valid, segment=None, ids=None, memo={}))

@@ -59,6 +59,7 @@ class PrefixTokens(nn.Module):
         Prefix tokens precede all others, are real, and belong to no document. No position scheme reads their
         coordinates, which are zero.
         """
+        # A segment of -1 is of no document, and an id of -1 no token: mixers treat the prefix apart.
         learned = torch.cat([p for p in (self.class_token, self.registers) if p is not None])  # (prefix, D)
         x = torch.cat([learned.to(x.dtype).expand(x.shape[0], -1, -1), x], dim=1)  # (B, prefix + N, D)
         first = torch.arange(self.num, device=seq.index.device)

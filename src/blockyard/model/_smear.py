@@ -55,6 +55,7 @@ class Smear(nn.Module):
         line = x
         if cache is not None:
             line, _ = cache.append(x, seq)  # (B, M, D)
+        # Shifted by one: the first token of a sequence has a vector of zeros before it.
         before = F.pad(line, (0, 0, 1, 0))[:, -x.shape[1] - 1 : -1]  # (B, N, D)
         if seq.segment is not None:
             same = seq.segment == F.pad(seq.segment, (1, 0), value=-1)[:, :-1]

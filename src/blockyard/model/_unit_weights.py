@@ -84,7 +84,7 @@ class UnitWeights(nn.Module):
             dims = getattr(owner, "unit_dims", {})
             if id(weight) in done or (name not in dims and (weight.ndim < 2 or role not in MATRICES)):
                 continue
-            done.add(id(weight))
+            done.add(id(weight))  # a tied head and its embedder are one matrix
             dim = dims[name] if name in dims else _dim(owner, weight, role, path.startswith(tuple(before)))
             yield path, weight, dim
 

@@ -90,6 +90,7 @@ class SequenceToSequence(SourceModel):
 
     def encode(self, source: Tensor, source_lengths: Tensor | None = None, record: Record | None = None) -> Memory:
         """Return the encoded source (`Batch.source`) that the decoder reads: x (B, M, D) and its facts."""
+        # An encoder that shares the embedder of the decoder has none of its own.
         embedder = getattr(self.encoder, "embedder", self.embedder)
         inner: Record | None = None if record is None else {}
         inputs = Inputs(source, lengths=source_lengths)

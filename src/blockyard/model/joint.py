@@ -117,7 +117,7 @@ class JointModel(SourceModel):
         x = x if self.types is None else self.types(x, 1)
         if past == 0:
             x, seq = self._behind(memory, x, seq)  # (B, M + N, D)
-        else:
+        else:  # the cache has the keys of the source
             seq.index = seq.index + (1 if self.ties else len(memory.seq))
         x, seq = self._add_prefix(x, seq, past)  # (B, prefix + M + N, D)
         x = self.mixed(x, seq, cache, None, record)
@@ -143,6 +143,7 @@ class JointModel(SourceModel):
     def _behind(self, memory: Memory, x: Tensor, seq: Seq) -> tuple[Tensor, Seq]:
         """Return the source with the sequence x (B, N, D) behind it: (B, M + N, D), and the facts of both."""
         count = len(memory.seq)
+        # A causal mask compares indices, so that tokens of one index see each other.
         first = torch.zeros_like(memory.seq.index) if self.ties else torch.arange(count, device=seq.index.device)
         front = (count, 0)
         joined = replace(

@@ -107,6 +107,7 @@ class PerceiverModel(BlockStack):
                 "a sequence"
             )
         x, seq = self.embed_tokens(inputs, record)  # (B, N, D)
+        # The stream of the latents and the tokens enter at the same size.
         factor = self.ctx.parametrization.factor("embedding", self.ctx)
         x = self.dropout(x if factor == 1.0 else x * factor)
         note(record, "seq", seq)

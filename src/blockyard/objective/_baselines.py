@@ -285,6 +285,7 @@ def of_image_tokens(split: Split, objective: Objective) -> Baselines:
 
 def _of_nats(metrics: dict[str, torchmetrics.Metric], nats: float) -> dict[str, float]:
     """Return the values of all metrics for a mean cross entropy in nats."""
+    # Perplexity and bits share the sums of the loss, so that setting these sets all of them.
     metrics["loss"].total = torch.tensor(nats).double()
     metrics["loss"].count = torch.tensor(1)
     for metric in metrics.values():

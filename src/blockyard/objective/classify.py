@@ -183,6 +183,7 @@ class Mixing:
         key: the same for all parts of a batch
         """
         draws = np.random.Generator(np.random.PCG64(key))
+        # All draws are made in any case, so that one option does not shift the others.
         chosen = draws.random()
         cut = draws.random()
         place = draws.random(2)

@@ -120,6 +120,7 @@ class CTC(Objective):
         labels, tokens = target
         counts = (labels != Batch.ignore).sum(1)
         log_probs = prediction.float().log_softmax(2).transpose(0, 1)  # (N, B, V)
+        # Ids and lengths are clamped for samples that do not count: torch checks them, and their losses are dropped.
         losses = F.ctc_loss(
             log_probs,
             labels.clamp_min(0),

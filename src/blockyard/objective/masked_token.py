@@ -90,7 +90,7 @@ class MaskedToken(DistilledObjective):
         # Three numbers per position, which depend on its index only: padding to another width does not change them.
         random = uniform(0 if key is None else key, sample, 3 * columns).T.reshape(size, columns, 3)  # (B, N, 3)
         selected = self._select(random[..., 0], lengths)
-        kind = random[..., 1]
+        kind = random[..., 1]  # decides between mask, random and unchanged token
         assert self._tokens.vocabulary is not None
         # Random tokens exclude the mask: the ids from it on move up by one.
         other = (random[..., 2] * (self._tokens.vocabulary - 1)).long()  # (B, N)

@@ -61,7 +61,7 @@ class Multilabel(Objective):
         """Count the samples with each label, if weights shall balance them."""
         if self.positive_weights is not None:
             share = _rates(train)
-            self._weights = (1 - share) / share
+            self._weights = (1 - share) / share  # positives then weigh as much as negatives
 
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Return the mean over known labels, in nats. prediction: (B, V); target: (B, V) of 0 and 1, or NaN."""

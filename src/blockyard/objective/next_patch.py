@@ -76,6 +76,7 @@ class NextPatch(Objective):
     def prepare(self, batch: Batch, key: int | None = None) -> Batch:
         """Return the batch with the patches behind each token as its target (B, N, V), NaN if unknown."""
         values = cut(floats(batch.inputs), self.layout)  # (B, N, V)
+        # Without a known next patch the last token has no target.
         last = torch.full_like(values[:, :1], float("nan"))
         if self._follows:
             assert isinstance(batch.target, Tensor)

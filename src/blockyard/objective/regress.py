@@ -74,6 +74,7 @@ def _sizes(split: Split) -> Tensor | None:
     """
     if not isinstance(split, Standardized):
         return None
+    # Standard deviations may have fewer axes than a target, such as one for each channel of all steps.
     target = split.batch(torch.zeros(1, dtype=torch.long), None).target
     assert isinstance(target, Tensor)
     size = target.shape[1:]

@@ -9,7 +9,7 @@
 
 That is `trainer.attention=auto`; another name takes one kernel for all calls (`ops.kernel`).
 
-Mixers pass facts (`Seq`) and a `Visibility`, never masks. A query that sees nothing gives zero.
+Mixers pass facts (`Seq`) and a `Visibility`, never masks. The output of a query that sees nothing is zero.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ from blockyard.ops.flex import FEWEST, block_mask, flex, not_worth_it, refusal, 
 from blockyard.ops.mask import Visibility
 from blockyard.ops.shaping import PLAIN, Shaping, with_sink_key
 
+Mask = TypeVar("Mask")
+
 
 def shifted(
     q: Tensor, k: Tensor, v: Tensor, whole: bool, dropout: float, scale: float | None, shaping: Shaping = PLAIN
 ) -> Tensor:
     """Strictly causal attention without a mask: all keys but the last, and zero for the query that sees none.
 
-    whole: queries and keys are those of one sequence; otherwise one query follows a cache
+    whole: queries and keys are of one whole sequence; otherwise one query follows a cache
     """
     if k.shape[2] < 2:
         kernel.note("none", ["the only token sees nothing"])
@@ -58,7 +60,7 @@ def sdpa(
     reasons: list[str],
     shaping: Shaping = PLAIN,
 ) -> Tensor:
-    """torch's `scaled_dot_product_attention`; notes the kernel it takes and the reasons against a faster one."""
+    """Call torch's `scaled_dot_product_attention`; note its kernel and the reasons against a faster one."""
     if shaping.sink is not None:
         scale, width = 1 / math.sqrt(q.shape[-1]) if scale is None else scale, v.shape[-1]
         q, k, v = with_sink_key(q, k, v, scale, shaping)
@@ -100,17 +102,17 @@ def attend(
     scale: float | None = None,
     shaping: Shaping = PLAIN,
 ) -> Tensor:
-    """Return softmax(Q K^T scale + bias) V over what each query may see: (B, H, N, values' width).
+    """Return softmax(Q K^T scale + bias) V over the keys that each query may see: (B, H, N, values' width).
 
     q (B, H, N, K) of `seq`, already rotated; k (B, H', M, K), v (B, H', M, any width) of `k_seq`, with H' dividing H.
 
-    visibility: what the mixer hides; a window and a strict order are for self-attention (over a cache too), not for
-        cross-attention
+    visibility: the keys that the mixer hides; a window and a strict order are for self-attention (over a cache too),
+        not for cross-attention
     dropout: rate on the weights; pass 0 outside training
     scale: None is 1 / sqrt(K)
     shaping: a cap on the scores, and a sink
 
-    Raises UserError where a kernel was chosen by name that cannot serve.
+    Raises UserError if a kernel that was chosen by name cannot serve.
     """
     # A norm on queries and keys may have left autocast's type; that of the values is the one in force.
     q, k = q.to(v.dtype), k.to(v.dtype)
@@ -166,7 +168,7 @@ def attend(
 
 
 def _against_flex(q: Tensor, seq: Seq, k_seq: Seq, width: int, dropout: float) -> str | None:
-    """Why FlexAttention cannot serve these queries. Raises UserError where it was chosen by name."""
+    """Return the reason why FlexAttention cannot serve these queries. Raises UserError if it was chosen by name."""
     if kernel.selected() == "sdpa":
         return "trainer.attention=sdpa"
     refused = refusal(q.device.type, q.dtype, width, dropout) or refusal_of_scheme(_added(seq, k_seq))
@@ -176,12 +178,12 @@ def _against_flex(q: Tensor, seq: Seq, k_seq: Seq, width: int, dropout: float) -
 
 
 def _added(seq: Seq, k_seq: Seq) -> Position | None:
-    """The position scheme, if it adds to the scores of these queries and keys."""
+    """Return the position scheme, if it adds to the scores of these queries and keys."""
     return mask.scheme(seq, k_seq, "bias") or mask.scheme(seq, k_seq, "relate")
 
 
 def _not_worth_it(q: Tensor, k: Tensor) -> str | None:
-    """Why FlexAttention is not taken though it could serve; None where it was chosen by name."""
+    """Return the reason why FlexAttention is not taken though it could serve; None if it was chosen by name."""
     return None if kernel.selected() == "flex" else not_worth_it(q, k)
 
 
@@ -198,10 +200,10 @@ def prepare(
 ) -> None:
     """Compute the masks once, for all layers of one forward pass over `seq`.
 
-    This changes speed only: `attend` computes what is missing, but inside a compiled block it cannot keep it.
+    This changes speed only: `attend` computes a missing mask, but inside a compiled block it cannot keep it.
 
     like: x (B, N, D), for its batch size, device and type; head_dim: the larger width of keys and values
-    k_seq: the facts of the keys, where they are kept in the memo of `seq` under their own "name"
+    k_seq: the facts of the keys, if they are kept in the memo of `seq` under their own "name"
     """
     k_seq = seq if k_seq is None else k_seq
     named = kernel.selected()
@@ -225,24 +227,18 @@ def prepare(
         shared_dense_mask(seq, k_seq, visibility, heads)
 
 
-# Masks that the layers of one forward pass share, kept in the memo of the sequence.
-
-
-Mask = TypeVar("Mask")
-
-
 def shared_block_mask(seq: Seq, k_seq: Seq, visibility: Visibility, batch: int) -> Any:
-    """FlexAttention's mask, from the memo where it is there."""
+    """Return FlexAttention's mask, from the memo if it is there: the layers of one forward pass share it."""
     return _memoised("blocks", 0, seq, k_seq, visibility, lambda: block_mask(seq, k_seq, visibility, batch))
 
 
 def shared_dense_mask(seq: Seq, k_seq: Seq, visibility: Visibility, heads: int) -> tuple[Tensor | None, Tensor | None]:
-    """The mask of scaled_dot_product_attention and the blind queries, from the memo where they are there."""
+    """Return the mask of scaled_dot_product_attention and the blind queries, from the memo if they are there."""
     return _memoised("dense", heads, seq, k_seq, visibility, lambda: mask.dense(seq, k_seq, visibility, heads))
 
 
 def _memoised(kind: str, heads: int, seq: Seq, k_seq: Seq, visibility: Visibility, make: Callable[[], Mask]) -> Mask:
-    """The result of `make`, kept in the memo of the queries where the keys are the same in all layers."""
+    """Return the result of `make`, kept in the memo of the queries if the keys are the same in all layers."""
     name = "self" if k_seq is seq else k_seq.memo.get("name")
     if name is None or (k_seq is not seq and seq.memo.get(name) is not k_seq):
         return make()

@@ -25,14 +25,14 @@ def full_precision(like: Tensor) -> torch.autocast:
 
 
 def as_stream(x: Tensor) -> Tensor:
-    """Return x in float32 where autocast is on.
+    """Return x in float32 if autocast is on.
 
-    An embedder that ends in a projection gives half precision there; the residual stream, to which every block
-    adds, must not be kept in it.
+    An embedder that ends in a projection returns half precision there. The residual stream, to which every block adds,
+    must not be kept in it.
     """
     return x.float() if torch.is_autocast_enabled(_device(x)) else x
 
 
 def _device(x: Tensor) -> str:
-    """The device type for autocast, which does not know the meta device."""
+    """Return the device type for autocast, which does not know the meta device."""
     return "cpu" if x.device.type == "meta" else x.device.type

@@ -1,11 +1,11 @@
 """Keys and values of the tokens so far, for decoding in several calls.
 
 The cache of every mixer has `bytes`, its size, and `reorder(order)`, which selects sequences of the batch by
-number, as a beam search does. Its `kind` names what it keeps.
+number, as a beam search does. Its `kind` names its content.
 
 For speculative decoding a cache can also be taken back: by `crop(count)`, which forgets the last tokens, or by
-`snapshot()`, which returns the cache as it is now and is continued in place of it. A cache that drops old tokens keeps
-`spare` more of them, so that it can be cropped by as many.
+continuing from a copy that `snapshot()` made. A cache that drops old tokens keeps `spare` more of them, so that it can
+be cropped by as many.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from blockyard.contracts import Seq
 
 
 def cut(x: Tensor, dim: int, start: int, count: int) -> Tensor:
-    """x without `count` entries from `start` on; a copy, so that the memory of the rest is freed."""
+    """Return a copy of x without `count` entries from `start` on, so that the memory of the rest is freed."""
     if count == 0:
         return x
     rest = x.shape[dim] - start - count
@@ -29,7 +29,7 @@ def cut(x: Tensor, dim: int, start: int, count: int) -> Tensor:
 
 
 def cut_facts(seq: Seq, count: int) -> Seq:
-    """The facts without the first `count` tokens after the prefix."""
+    """Return the facts without the first `count` tokens after the prefix."""
     p = seq.num_prefix
     return Seq(
         index=cut(seq.index, 0, p, count),
@@ -42,7 +42,7 @@ def cut_facts(seq: Seq, count: int) -> Seq:
 
 
 def without_last(seq: Seq, count: int) -> Seq:
-    """The facts without the last `count` tokens."""
+    """Return the facts without the last `count` tokens."""
     end = len(seq) - count
     return replace(
         seq,
@@ -60,7 +60,7 @@ def without_last(seq: Seq, count: int) -> Seq:
 
 
 def select(seq: Seq, order: Tensor) -> Seq:
-    """The facts of the sequences `order`."""
+    """Return the facts of the sequences `order`."""
     return Seq(
         index=seq.index,
         coords=seq.coords if seq.coords.shape[0] == 1 else seq.coords.index_select(0, order),
@@ -72,7 +72,7 @@ def select(seq: Seq, order: Tensor) -> Seq:
 
 
 def follow(past: Seq, new: Seq, batch_size: int) -> Seq:
-    """The facts of `past` followed by `new`; layers that keep the same past share them.
+    """Return the facts of `past` followed by `new`; layers that keep the same past share them.
 
     `ends_with` tells the masks that no key is later than `new`.
     """
@@ -97,7 +97,7 @@ def follow(past: Seq, new: Seq, batch_size: int) -> Seq:
 
 
 def _join_valid(past: Seq, new: Seq, batch_size: int) -> Tensor | None:
-    """Which tokens are real, (B, M) bool; None where all are."""
+    """Return True for each real token, (B, M) bool; None if all are."""
     if past.valid is None and new.valid is None:
         return None
     parts = []
@@ -108,7 +108,7 @@ def _join_valid(past: Seq, new: Seq, batch_size: int) -> Tensor | None:
 
 
 def _join_segments(past: Seq, new: Seq) -> Tensor | None:
-    """The segment of each token, (B, M) int64; None where there is one. Raises ValueError where one side has none."""
+    """Return the segment of each token, (B, M) int64; None without any. Raises ValueError if one side has none."""
     if past.segment is None and new.segment is None:
         return None
     if past.segment is None or new.segment is None:
@@ -158,7 +158,7 @@ class KVCache:
         return keys[:, :, :end], values[:, :, :end], every  # 2 x (B, H', M, ...)
 
     def storage(self, length: int) -> tuple[Tensor, Tensor]:
-        """The storage of keys and values, with slots for at least `length` tokens.
+        """Return the storage of keys and values, with slots for at least `length` tokens.
 
         For a caller that writes the next token itself and then calls `advance`. Raises ValueError before any token.
         """
@@ -171,7 +171,7 @@ class KVCache:
         self.length, self.seq = len(seq), seq
 
     def crop(self, count: int) -> None:
-        """Forget the last `count` tokens; their storage is used again. Raises ValueError where it has fewer."""
+        """Forget the last `count` tokens; their storage is used again. Raises ValueError if it has fewer."""
         if count and (self.seq is None or count > len(self.seq) - self.seq.num_prefix):
             raise ValueError(f"the cache has fewer than {count} tokens after the prefix")
         if count and self.seq is not None:
@@ -179,11 +179,11 @@ class KVCache:
             self.seq = without_last(self.seq, count)
 
     def snapshot(self) -> KVCache:
-        """The cache as it is now, on the same storage: only one of the two can be continued."""
+        """Return the present cache on the same storage: only one of the two can be continued."""
         return copy.copy(self)
 
     def reorder(self, order: Tensor) -> None:
-        """Make sequence i what sequence order[i] was; order (B',) int64 may repeat sequences or leave some out."""
+        """Put the former sequence order[i] at index i; order (B',) int64 may repeat sequences or leave some out."""
         self.batch_size = len(order)
         if self._k is None or self._v is None or self.seq is None:
             return
@@ -199,7 +199,7 @@ class KVCache:
             raise ValueError("prefix tokens must be the first in a cache; run the prefix with the first tokens only")
 
     def _reserve(self, k: Tensor, v: Tensor, end: int) -> tuple[Tensor, Tensor]:
-        """The storage of keys and values, enlarged if it has fewer than `end` slots."""
+        """Return the storage of keys and values, enlarged if it has fewer than `end` slots."""
         capacity = 0 if self._k is None else self._k.shape[2]
         if self._k is not None and self._v is not None and end <= capacity:
             return self._k, self._v
@@ -214,7 +214,7 @@ class KVCache:
 
 
 class WindowCache(KVCache):
-    """Keeps the prefix and the last `window` - 1 tokens: what the next token can see besides itself.
+    """Keeps the prefix and the last `window` - 1 tokens, which the next token can see besides itself.
 
     spare: so many tokens more, by which it can be cropped
     """
@@ -226,7 +226,7 @@ class WindowCache(KVCache):
         self.window, self.spare = window, 0
 
     def append(self, k: Tensor, v: Tensor, seq: Seq) -> tuple[Tensor, Tensor, Seq]:
-        """As `KVCache.append`; returns what any of the new tokens may see, and keeps what the next one may see."""
+        """Append as `KVCache.append`; return all that a new token may see, and keep all that the next one may see."""
         self._check(k, v, seq)
         k, v = k.detach(), v.detach()
         if self._k is not None and self._v is not None and self.seq is not None:
@@ -241,7 +241,7 @@ class WindowCache(KVCache):
         return k, v, seq  # 2 x (B, H', M, ...)
 
     def crop(self, count: int) -> None:
-        """As `KVCache.crop`. Raises ValueError where tokens are missing that the next one would see."""
+        """Crop as `KVCache.crop`. Raises ValueError if tokens are missing that the next one would see."""
         stored = 0 if self.seq is None else len(self.seq)
         if self.seq is not None and stored < self.length and stored - self.seq.num_prefix - count < self.window - 1:
             raise ValueError(f"the window has dropped tokens that it needs without its last {count}; set spare={count}")

@@ -7,7 +7,7 @@ Equation: p(labels) = sum over alignments a with collapse(a) = labels of prod_n 
 
     alignment   c c _ a _ a t t      one label or blank (_) for each token
     collapse    c   _ a _ a t        repeats once
-    labels      c a a t              without blanks, which is how the two a stay two
+    labels      c a a t              without blanks, so that the two a stay two
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def greedy(logits: Tensor, lengths: Tensor, blank: int) -> list[list[int]]:
 def prefix_beam(log_probs: Tensor, blank: int, width: int | None = 8) -> list[tuple[list[int], float]]:
     """Return the most likely labels of one sequence and their log probabilities, the best first.
 
-    It keeps, for each prefix, the probability of the alignments that end in a blank and of those that end in its last
+    It keeps, for each prefix, the probability of alignments that end in a blank and of alignments that end in its last
     label, because a repeated label is a new one only after a blank. With a width of None nothing is dropped, and the
     log probabilities are exact.
 
@@ -62,12 +62,12 @@ def prefix_beam(log_probs: Tensor, blank: int, width: int | None = 8) -> list[tu
 
 
 def least_tokens(labels: Sequence[int]) -> int:
-    """Return how many tokens an alignment of these labels has at least: one each, and a blank between repeats."""
+    """Return the least number of tokens of an alignment of these labels: one each, and a blank between repeats."""
     return len(labels) + sum(left == right for left, right in pairwise(labels))
 
 
 def _add(left: float, right: float) -> float:
-    """log(exp(left) + exp(right))."""
+    """Return log(exp(left) + exp(right))."""
     if left < right:
         left, right = right, left
     return left if right == -math.inf else left + math.log1p(math.exp(right - left))

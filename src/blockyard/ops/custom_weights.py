@@ -1,6 +1,6 @@
 """Attention weights that are not a softmax, from the scores: the most similar key alone, an average, a sigmoid.
 
-No fused kernel computes them: O(N M) memory in each head. Masks and position biases are those of `ops.attend`.
+No fused kernel computes them: O(N M) memory in each head. Masks and position biases are as in `ops.attend`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def hard(
     scale: float | None = None,
     temperature: float = 1.0,
 ) -> Tensor:
-    """Return all weight on the key of the highest score, shared equally where several have it.
+    """Return all weight on the key of the highest score, shared equally by several such keys.
 
     The gradient is that of softmax(scores / temperature), passed straight through the choice.
     Source of the gradient: Bengio et al. 2013 (arXiv 1308.3432), the straight-through estimator.
@@ -98,9 +98,9 @@ def logistic(
     scale: float | None = None,
     shift: float | None = None,
 ) -> Tensor:
-    """Return the sigmoid of each score plus `shift`; None is minus the logarithm of how many keys the query sees.
+    """Return the sigmoid of each score plus `shift`; None is minus the logarithm of the number of keys in sight.
 
-    A query that sees nothing gives zero.
+    The weights of a query that sees nothing are zero.
     """
     raw = reference.scores(q, k, seq, k_seq, visibility, scale)  # (B, H, N, M)
     if shift is not None:

@@ -1,4 +1,4 @@
-"""Where the documents of packed sequences start."""
+"""The starts of documents in packed sequences."""
 
 from __future__ import annotations
 

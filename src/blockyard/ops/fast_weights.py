@@ -6,7 +6,7 @@ Source: Yang et al. 2024, Gated Delta Networks (arXiv 2412.06464), section 3.3, 
 Reference: transformers torch_chunk_gated_delta_rule (qwen3_next) and chunk_kimi_delta_attention (kimi_linear)
 Equation: S_t = D_t S_(t-1) + k_t u_t^T and y_t = S_t^T q_t, with a decay of each channel of the keys, or one for all
     u_t = v_t                                      a sum
-    u_t = beta_t (v_t - (D_t S_(t-1))^T k_t)       the delta rule: what the state does not yet give for k_t
+    u_t = beta_t (v_t - (D_t S_(t-1))^T k_t)       the delta rule: v_t less the output of the state for k_t
 Cost: O(N (C K + C V + K V)) time in chunks of C tokens, and N K^2 more for the delta rule; O(N K V) token by token
 
 In a chunk let G_t be the product of its decays up to token t, and S the state before it. Then all u of a chunk follow
@@ -60,7 +60,7 @@ def chunked(
 def recurrent(
     q: Tensor, k: Tensor, v: Tensor, log: Tensor, beta: Tensor | None = None, *, state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the same token by token, for one document: the least work for a single token."""
+    """Return the same as `chunked`, token by token, for one document: the least work for a single token."""
     state = k.new_zeros(*k.shape[:2], k.shape[3], v.shape[3]) if state is None else state
     outputs = []
     for t in range(q.shape[2]):
@@ -77,8 +77,8 @@ class _Documents(NamedTuple):
     """Packed documents in n chunks of C tokens.
 
     first: (B, 1, n, C, 1) the index in its chunk of the first token of a document that starts in it, else 0
-    fresh: (B, 1, n, C, 1) whether the token's document starts in its chunk
-    same: (B, 1, n, C, C) whether two tokens are of one document
+    fresh: (B, 1, n, C, 1) True if the token's document starts in its chunk
+    same: (B, 1, n, C, C) True if two tokens are of one document
     """
 
     first: Tensor
@@ -94,7 +94,7 @@ def _documents(segment: Tensor, missing: int, chunk: int) -> _Documents:
 
 
 def _chunked(parts: list[Tensor], segment: Tensor | None, start: Tensor | None, chunk: int) -> tuple[Tensor, Tensor]:
-    """As `chunked`, without a prefix; every document starts from `start`."""
+    """Return the results of `chunked` without a prefix; every document starts from `start`."""
     size = parts[0].shape[2]
     chunk = 1 << (min(chunk, size) - 1).bit_length()  # a power of two, which `_products` and `_inverse` halve
     missing = -size % chunk
@@ -137,15 +137,15 @@ def _chunked(parts: list[Tensor], segment: Tensor | None, start: Tensor | None, 
 
 
 def _after(state: Tensor, carry: Tensor, removed: Tensor | None) -> Tensor:
-    """What is left of a state (..., K, V) after a chunk: decayed, less what the delta rule takes from it."""
+    """Return the rest of a state (..., K, V) after a chunk: decayed, less the subtraction of the delta rule."""
     return carry * state if removed is None else carry * state - removed @ state
 
 
 def _products(readers: list[Tensor], k: Tensor, total: Tensor) -> list[Tensor]:
-    """Products of each reader (..., C, K) and k (..., C, K), decayed from s to t, for s <= t, else 0: (..., C, C).
+    """Return products of readers (..., C, K) and k (..., C, K), decayed from s to t, for s <= t, else 0: (..., C, C).
 
-    With a decay for each channel the chunk is halved again and again, and the second half reads the first one: with
-    decays before and after the cut, which are at most 1.
+    With a decay for each channel the chunk is halved again and again, and the second half reads the first one, with
+    decays before and after the cut that are at most 1.
     """
     size = k.shape[-2]
     if total.shape[-1] == 1:
@@ -164,7 +164,7 @@ def _products(readers: list[Tensor], k: Tensor, total: Tensor) -> list[Tensor]:
 
 
 def _inverse(a: Tensor) -> Tensor:
-    """The inverse of 1 + the part of a (..., C, C) below the diagonal.
+    """Return the inverse of 1 + the part of a (..., C, C) below the diagonal.
 
     Of halves: the inverse of [[P, 0], [L, Q]] is [[P', 0], [-Q' L P', Q']]. Matrix products take less time than a
     triangular solver for many small systems, and can be exported.
@@ -180,7 +180,7 @@ def _inverse(a: Tensor) -> Tensor:
 
 
 def _join(blocks: Tensor, lower: Tensor) -> Tensor:
-    """Blocks on a diagonal (..., 2 m, s, s) and blocks under them (..., m, s, s) -> (..., m, 2 s, 2 s)."""
+    """Join blocks on a diagonal (..., 2 m, s, s) and blocks under them (..., m, s, s) to (..., m, 2 s, 2 s)."""
     first, second = blocks.unflatten(-3, (-1, 2)).unbind(-3)
     top = torch.cat([first, torch.zeros_like(lower)], dim=-1)
     return torch.cat([top, torch.cat([lower, second], dim=-1)], dim=-2)

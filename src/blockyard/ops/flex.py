@@ -22,7 +22,7 @@ SHAPES = 16  # of queries and keys, for which `auto` has FlexAttention compiled 
 
 
 def refusal(device: str, dtype: torch.dtype, head_dim: int, dropout: float) -> str | None:
-    """Return why FlexAttention cannot take this, or None where it can."""
+    """Return the reason why FlexAttention cannot take this, or None if it can."""
     if device != "cuda":
         return f"FlexAttention is used on CUDA only, not on {device}"
     if dropout:
@@ -38,15 +38,15 @@ READS_TWICE = "FlexAttention has no gradient of a learned tensor that a bias rea
 
 
 def refusal_of_scheme(position: type[Position] | Position | None) -> str | None:
-    """Return why FlexAttention cannot take what this scheme adds to the scores, or None where it can.
+    """Return the reason why FlexAttention cannot take the bias of this scheme, or None if it can.
 
-    The facts of a pair are several, and what `relate` makes of them may read one tensor for each.
+    A pair has several facts, and `relate` may read a tensor for each.
     """
     return None if position is None or (position.reads_once and "relate" not in position.acts_on) else READS_TWICE
 
 
 def not_worth_it(q: Tensor, k: Tensor) -> str | None:
-    """Return why `auto` takes a mask where FlexAttention could serve, or None. q (B, H, N, K), k (B, H', M, K).
+    """Return the reason why `auto` takes a mask in place of FlexAttention, or None. q (B, H, N, K), k (B, H', M, K)
 
     FlexAttention is compiled for each shape, which takes seconds: decoding from a cache has a new one at each token.
     """
@@ -65,7 +65,7 @@ _shapes: set[tuple[torch.Size, torch.Size, torch.dtype, bool]] = set()
 
 
 def block_mask(seq: Seq, k_seq: Seq, visibility: Visibility, batch: int) -> Any:
-    """Return a BlockMask of what each query sees, or None where every query sees every key."""
+    """Return a BlockMask of the keys that each query sees, or None if every query sees every key."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     if everything(k_seq, visibility):
@@ -98,7 +98,7 @@ def block_mask(seq: Seq, k_seq: Seq, visibility: Visibility, batch: int) -> Any:
 
 
 def score_function(seq: Seq, k_seq: Seq, shaping: Shaping = PLAIN) -> Callable[..., Tensor] | None:
-    """Return what changes a score, or None: a cap, the position scheme's bias, and what is forgotten."""
+    """Return a function that changes a score, or None: by a cap, the position scheme's bias, and forgetting."""
     cap, forget = shaping.cap, shaping.forget
     changes: list[Callable[..., Tensor]] = []
     if cap is not None:
@@ -143,7 +143,7 @@ def _by_coords(seq: Seq, k_seq: Seq) -> Callable[..., Tensor] | None:
 
 
 def _without_staging(seq: Seq, k_seq: Seq) -> dict[str, int] | None:
-    """Options of the kernel where a scheme looks learned numbers up for each query and key, otherwise None.
+    """Return options of the kernel for a scheme that looks learned numbers up for each query and key, otherwise None.
 
     The compiler stages the loads of a loop in shared memory, those of a score too: with torch 2.11 on an H200 T5's
     buckets of a tile of 128 x 128 need 410,624 bytes, and there are 232,448.

@@ -28,8 +28,8 @@ _aten = torch.ops.aten
 def counter() -> FlopCounterMode:
     """Return torch's counter with formulas for operations that it lacks or miscounts.
 
-    It lacks the CPU's flash kernel, fused recurrent cells and Fourier transforms. It counts the gradients of
-    grouped convolutions as those of plain ones.
+    It lacks the CPU's flash kernel, fused recurrent cells and Fourier transforms. It counts gradients of grouped
+    convolutions as of plain ones.
     """
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -41,7 +41,7 @@ _COUNTS_COMPILED: ContextVar[bool] = ContextVar("counts_compiled", default=False
 
 @contextmanager
 def counted_as(*, compiled: bool) -> Iterator[None]:
-    """While inside, `fixed_shapes` answers as in a compiled block where `compiled`, so that FLOPs are those of one.
+    """Let `fixed_shapes` answer as in a compiled block inside this context, if `compiled`, to count its FLOPs.
 
     A block cannot be counted while it is compiled: torch compiles nothing under its counter.
     """
@@ -53,7 +53,7 @@ def counted_as(*, compiled: bool) -> Iterator[None]:
 
 
 def fixed_shapes() -> bool:
-    """Return whether shapes may not depend on the data: in a compiled block, and where FLOPs are counted as of one."""
+    """Return whether shapes may not depend on the data: in a compiled block, or while FLOPs are counted as of one."""
     return torch.compiler.is_compiling() or _COUNTS_COMPILED.get()
 
 

@@ -1,11 +1,11 @@
-"""Which attention kernel each layer takes, why a faster one was refused, and the one that is chosen by name.
+"""The attention kernel of each layer, the reasons against a faster one, and the choice of a kernel by name.
 
-Chosen for all calls by `trainer.attention`:
+`trainer.attention` chooses for all calls:
 
     auto     the fastest that can serve, as `ops.attend` describes
-    sdpa     torch's scaled_dot_product_attention, with a mask where one is needed
+    sdpa     torch's scaled_dot_product_attention, with a mask if one is needed
     flex     FlexAttention, on CUDA
-    online   the online softmax by chunks of keys (`ops.online`), whose memory grows with N and not with N^2
+    online   the online softmax by chunks of keys (`ops.online`): its memory grows with N and not with N^2
     eager    the formula, step by step: O(N^2) memory
 
 `record` runs one forward pass and queries torch, with the tensors of each call, which backend of
@@ -30,36 +30,6 @@ from blockyard.ops.mask import BIASED, CHUNKED, OTHER_KEYS, PACKED, PADDED, STRI
 
 Kernel = Literal["auto", "sdpa", "flex", "online", "eager"]
 
-
-class _Selected:
-    """The kernel in force."""
-
-    kernel: Kernel = "auto"
-
-
-def selected() -> Kernel:
-    """Return the name of the kernel in force; "auto" outside `attention_kernel`."""
-    return _Selected.kernel
-
-
-@contextmanager
-def attention_kernel(name: Kernel) -> Iterator[None]:
-    """Inside this context all attention takes the kernel of this name, and is refused where that cannot serve."""
-    before = _Selected.kernel
-    _Selected.kernel = name
-    try:
-        yield
-    finally:
-        _Selected.kernel = before
-
-
-def refuse(name: str, layer: str, reason: str | None) -> None:
-    """Raise UserError where there is a reason against a kernel that was chosen by name."""
-    if reason is not None:
-        where = f" in {layer}" if layer else ""
-        raise UserError(f"trainer.attention={name} cannot serve{where}: {reason}; use trainer.attention=auto")
-
-
 NAMES = {
     SDPBackend.MATH.value: "math",
     SDPBackend.FLASH_ATTENTION.value: "flash",
@@ -75,8 +45,37 @@ EAGER = "its weights are not a plain softmax, so no fused kernel computes them"
 SHORT = 200  # keys, in `faster_in_float32`
 
 
+class _Selected:
+    """The kernel in force."""
+
+    kernel: Kernel = "auto"
+
+
+def selected() -> Kernel:
+    """Return the name of the kernel in force; "auto" outside `attention_kernel`."""
+    return _Selected.kernel
+
+
+@contextmanager
+def attention_kernel(name: Kernel) -> Iterator[None]:
+    """Let all attention inside this context take the kernel of this name; it is refused if that cannot serve."""
+    before = _Selected.kernel
+    _Selected.kernel = name
+    try:
+        yield
+    finally:
+        _Selected.kernel = before
+
+
+def refuse(name: str, layer: str, reason: str | None) -> None:
+    """Raise UserError if there is a reason against a kernel that was chosen by name."""
+    if reason is not None:
+        where = f" in {layer}" if layer else ""
+        raise UserError(f"trainer.attention={name} cannot serve{where}: {reason}; use trainer.attention=auto")
+
+
 class Record(TypedDict):
-    """One layer: its path in the model, the kernel it takes, and why none faster ("" if none is faster)."""
+    """One layer: its path in the model, its kernel, and the reason against a faster one ("" if none is faster)."""
 
     layer: str
     kernel: str
@@ -91,19 +90,19 @@ class _KernelState:
 
 
 def recording() -> bool:
-    """Whether kernels are being recorded."""
+    """Return whether kernels are being recorded."""
     return _KernelState.records is not None
 
 
 def note(kernel: str, reasons: list[str]) -> None:
-    """Record the kernel of one call of `attend`, or of another attention, and why it takes none faster."""
+    """Record the kernel of one call of `attend`, or of another attention, and the reasons against a faster one."""
     if _KernelState.records is not None:
         _KernelState.records.append({"layer": _KernelState.layer, "kernel": kernel, "reason": "; ".join(reasons)})
 
 
 @contextmanager
 def as_one() -> Iterator[None]:
-    """Inside this context calls are recorded as one, the first: those of a mixer that calls `attend` more than once."""
+    """Record the calls inside this context as one, the first, for a mixer that calls `attend` more than once."""
     records = _KernelState.records
     before = 0 if records is None else len(records)
     yield
@@ -112,10 +111,10 @@ def as_one() -> Iterator[None]:
 
 
 def faster_in_float32(q: Tensor, k: Tensor, allowed: Tensor | None) -> bool:
-    """Whether training in bfloat16 computes this attention in float32: short sequences without a mask on a CPU.
+    """Return whether training in bfloat16 computes this attention in float32: short sequences without a mask on a CPU.
 
     torch's backward pass of flash attention on a CPU is slow there in bfloat16. CPU time of the backward pass in
-    bfloat16 over that in float32 with its casts, torch 2.14.1, one thread of an AMD EPYC, heads of 64 channels:
+    bfloat16 over the time in float32 with its casts, torch 2.14.1, one thread of an AMD EPYC, heads of 64 channels:
 
         keys    17    65    128   197   256         384
         ratio   3.1   2.2   1.4   1.2   0.85, 0.94  1.0
@@ -125,7 +124,7 @@ def faster_in_float32(q: Tensor, k: Tensor, allowed: Tensor | None) -> bool:
 
 
 def takes_groups(q: Tensor, mask: Tensor | None) -> bool:
-    """Whether a fused kernel reads grouped keys in place; otherwise they must be repeated."""
+    """Return whether a fused kernel reads grouped keys in place; otherwise they must be repeated."""
     if q.device.type == "cuda":
         # Only flash does; the memory-efficient kernel, which masks and float32 need, does not.
         return mask is None and q.dtype in (torch.float16, torch.bfloat16)
@@ -157,7 +156,7 @@ def chosen(q: Tensor, k: Tensor, v: Tensor, reasons: list[str], settings: dict[s
 
 @contextmanager
 def named_layers(model: nn.Module) -> Iterator[None]:
-    """While this context is open, `layer` returns the path of the mixer of `model` that runs."""
+    """Let `layer` return the path of the running mixer of `model` inside this context."""
     handles = []
     for path, module in model.named_modules():
         if isinstance(module, (Block, TokenMixer)):
@@ -193,10 +192,10 @@ def _listen(model: nn.Module) -> Iterator[list[Record]]:
 
 
 def record(model: nn.Module, *inputs: Any, **named: Any) -> list[Record]:
-    """Run one forward pass and return, for every token mixer in order, which kernel it took and why none faster.
+    """Run one forward pass; return the kernel of every token mixer in order, and the reasons against a faster one.
 
-    The mode (training or evaluation), autocast and gradients are left as they are, since each can decide
-    the kernel. A compiled model runs eagerly here.
+    The mode (training or evaluation), autocast and gradients stay as they are, since each can decide the kernel. A
+    compiled model runs eagerly here.
     """
     with _listen(model) as records, torch.compiler.set_stance("force_eager"):
         model(*inputs, **named)
@@ -217,7 +216,9 @@ def expected(
     dropout: float = 0.0,
     mixer: TokenMixer | None = None,
 ) -> tuple[str, str]:
-    """Return the kernel that a forward pass over full sequences should take, and why none faster, without running it.
+    """Return the expected kernel of a forward pass over full sequences, and the reasons against a faster one.
+
+    Runs nothing.
 
     mixer: its window, strict order, further keys, widths and cap count too; None is plain attention
     """

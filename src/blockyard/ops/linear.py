@@ -1,8 +1,8 @@
 """Linear layers with declared initial weights.
 
-Source: Radford et al. 2019, Language Models are Unsupervised Multitask Learners, section 2.3: what
-writes into the residual stream starts smaller by the square root of the number of residual layers. Zhang et al. 2019,
-Fixup Initialization (arXiv 1901.09321), section 3: it starts at zero, so that every block starts as the identity.
+Source: Radford et al. 2019, Language Models are Unsupervised Multitask Learners, section 2.3: layers that write into
+the residual stream start smaller by the square root of the number of residual layers. Zhang et al. 2019, Fixup
+Initialization (arXiv 1901.09321), section 3: they start at zero, so that every block starts as the identity.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from blockyard.weight_init import Init
 class Linear(nn.Linear):
     """A linear layer that starts with normal weights of standard deviation `std` and zero bias.
 
-    The weights of outputs from `content` on start with `gain` times that.
+    The weights of outputs from `content` on start with a standard deviation of `gain` times `std`.
 
     fades: as of a token mixer
     role: of the weights; by it a parametrization decides on their learning rate, and refuses None
-    factor: on what the weights read, and not on the bias
+    factor: on the inputs of the weights, and not on the bias
     """
 
     fades: str | None = None
@@ -47,7 +47,7 @@ class Linear(nn.Linear):
         super().__init__(d_in, d_out, bias=bias)
 
     def init_weights(self, init: Init) -> None:
-        """Normal weights, zero bias."""
+        """Draw normal weights; the bias is zero."""
         init.normal("weight", std=self.std)
         init.zeros("bias")
         if self.gain != 1.0 and not self.weight.is_meta:
@@ -63,7 +63,7 @@ def linear(ctx: Context, d_in: int, d_out: int, *, bias: bool = False, content: 
     """Return a layer inside the model: both of its sizes grow with the width of the model.
 
     content: the first output that carries content (values, hidden channels) rather than deciding where to look
-        (queries, keys); a block may start those outputs smaller, by `ctx.gain`
+        (queries, keys); a block may start outputs with content smaller, by `ctx.gain`
     """
     gain = 1.0 if content is None or ctx.gain is None else ctx.gain
     return Linear(d_in, d_out, bias=bias, std=ctx.init_std, role="hidden", content=content or 0, gain=gain)
@@ -87,14 +87,14 @@ def output(
 
 
 def low_rank(ctx: Context, d_in: int, d_out: int, rank: int | None, *, bias: bool = False) -> nn.Module:
-    """Return two layers with `rank` channels between them, which do not grow with the model; one where it is None."""
+    """Return two layers with `rank` channels between them, a number that does not grow with the model; one for None."""
     if rank is None:
         return linear(ctx, d_in, d_out, bias=bias)
     return nn.Sequential(linear(ctx, d_in, rank), Linear(rank, d_out, bias=bias, std=rank**-0.5, role="input"))
 
 
 def residual_gain(ctx: Context) -> float:
-    """Return the factor on the initial standard deviation of what writes into the residual stream.
+    """Return the factor on the initial standard deviation of layers that write into the residual stream.
 
     Empty branches count too, so that the initial weights of a mixer do not depend on the other mixer.
     """

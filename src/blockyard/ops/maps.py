@@ -33,7 +33,7 @@ class Seen:
     visibility: Visibility
     scale: float | None
     rule: Callable[..., Tensor] = reference.weights  # computes weights from these arguments
-    sink: bool = False  # whether what a query's weights lack to one is on a sink
+    sink: bool = False  # whether a sink takes the rest of a query's weights to one
 
     @property
     def causal(self) -> bool:
@@ -43,13 +43,13 @@ class Seen:
     def weights(self) -> Tensor:
         """Return the weights (B, H, N, M) in float32.
 
-        Those of a softmax sum to one for each query, with a sink to less, or to zero.
+        Softmax weights sum to 1 per query, with a sink to less than 1, and to 0 for a query that sees nothing.
         """
         with torch.no_grad():  # a bias has weights of its own
             return self.rule(self.q.float(), self.k.float(), self.seq, self.k_seq, self.visibility, self.scale)
 
     def visible(self) -> Tensor:
-        """Return which keys each query may see: (B, H, N, M) bool."""
+        """Return whether each query may see each key: (B, H, N, M) bool."""
         shape = (*self.q.shape[:3], self.k.shape[2])
         sees = mask.table(self.seq, self.k_seq, self.visibility)
         if sees is None:
@@ -64,7 +64,7 @@ class _MapState:
 
 
 def listening() -> bool:
-    """Whether calls are kept."""
+    """Return whether calls are kept."""
     return _MapState.seen is not None
 
 
@@ -87,7 +87,7 @@ def note(
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Inside this context calls are not kept: those of a mixer that notes several as one."""
+    """Keep no calls inside this context, for a mixer that notes several as one."""
     before, _MapState.seen = _MapState.seen, None
     try:
         yield

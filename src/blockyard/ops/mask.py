@@ -1,12 +1,12 @@
-"""Which queries see which keys, and the bias of the position scheme: the only mask code of the project.
+"""The visibility of keys to queries, and the bias of the position scheme: the only mask code of the project.
 
-    sees(q, k) = index[k] <= index[q] or shown[k]          where attention is causal
-             and valid[k]                                  where sequences are padded
-             and (k is prefix or segment[q] == segment[k]) where sequences are packed
-             and (|index[q] - index[k]| < window or q is prefix or k is prefix)   where there is a window
-             and chunk[q] == chunk[k] or ...prefix          where there are chunks
-             and stride divides index[q] - index[k] or ...prefix           where there is a stride
-             and index[k] != index[q]                      where it is strict
+    sees(q, k) = index[k] <= index[q] or shown[k]          if attention is causal
+             and valid[k]                                  if sequences are padded
+             and (k is prefix or segment[q] == segment[k]) if sequences are packed
+             and (|index[q] - index[k]| < window or q is prefix or k is prefix)   if there is a window
+             and chunk[q] == chunk[k] or ...prefix          if there are chunks
+             and stride divides index[q] - index[k] or ...prefix           if there is a stride
+             and index[k] != index[q]                      if it is strict
 
 The same lines make a whole table for `scaled_dot_product_attention` and one entry inside a
 FlexAttention function: they are elementwise over shapes that broadcast.
@@ -23,18 +23,27 @@ from torch.nn import functional as F
 from blockyard.contracts import Position, Seq
 from blockyard.ops.documents import document_starts
 
+OTHER_KEYS = "other keys (a cache, trained ones) precede those of the sequence"
+TIED = "tokens of a source see each other"
+WINDOWED = "attention is windowed"
+CHUNKED = "tokens see those of their own chunk"
+STRICT = "a token does not see itself"
+BIASED = "a position bias is added to the scores"
+PADDED = "sequences are padded"
+PACKED = "sequences hold several segments"
+
 
 @dataclass(frozen=True)
 class Visibility:
-    """What a mixer hides from its queries. The default hides nothing.
+    """The keys that a mixer hides from its queries. The default hides none.
 
     causal: keys with a larger index than the query's
-    window: keys whose index differs from the query's by `window` or more, so that 1 leaves the token itself. Prefix
-        tokens are outside of it: they see every key, and every query sees them. None is no window
+    window: keys at a distance of `window` or more in the index, so that 1 leaves the token itself. Prefix tokens are
+        outside of it: they see every key, and every query sees them. None is no window
     strict: the key of the query's own index
     chunk: keys of another chunk of so many tokens than the query's; a document begins a chunk. None is no chunks.
         Prefix tokens are outside of it, as of a window
-    stride: keys whose index differs from the query's by no multiple of it; prefix tokens are outside of it
+    stride: keys at a distance in the index that is no multiple of it; prefix tokens are outside of it
     """
 
     causal: bool = False
@@ -58,16 +67,6 @@ FULL = Visibility()
 CAUSAL = Visibility(causal=True)
 
 
-OTHER_KEYS = "other keys (a cache, trained ones) precede those of the sequence"
-TIED = "tokens of a source see each other"
-WINDOWED = "attention is windowed"
-CHUNKED = "tokens see those of their own chunk"
-STRICT = "a token does not see itself"
-BIASED = "a position bias is added to the scores"
-PADDED = "sequences are padded"
-PACKED = "sequences hold several segments"
-
-
 def scheme(seq: Seq, k_seq: Seq, hook: str) -> Position | None:
     """Return the position scheme if it acts on `hook` and both sequences have its coordinates, else None."""
     position = seq.position
@@ -77,7 +76,7 @@ def scheme(seq: Seq, k_seq: Seq, hook: str) -> Position | None:
 
 
 def reasons(seq: Seq, k_seq: Seq, visibility: Visibility) -> list[str]:
-    """Return why a kernel that supports only "full" and "causal" is not enough; empty if it is."""
+    """Return the reasons why a kernel with only "full" and "causal" is not enough; empty if it is."""
     reasons = []
     if scheme(seq, k_seq, "bias") is not None or scheme(seq, k_seq, "relate") is not None:
         reasons.append(BIASED)
@@ -102,7 +101,7 @@ def reasons(seq: Seq, k_seq: Seq, visibility: Visibility) -> list[str]:
 
 
 def strict_by_shift(seq: Seq, k_seq: Seq, visibility: Visibility) -> bool:
-    """Whether strict attention is plain causal attention without the last key and the first query.
+    """Return whether strict attention is plain causal attention without the last key and the first query.
 
     The first query then sees nothing.
     """
@@ -112,7 +111,7 @@ def strict_by_shift(seq: Seq, k_seq: Seq, visibility: Visibility) -> bool:
 
 
 def ordered_by_row(seq: Seq, k_seq: Seq) -> bool:
-    """Return whether row numbers alone tell what is later: the same sequence, or one query after all keys."""
+    """Return whether row numbers give the order of tokens: the same sequence, or one query after all keys."""
     if k_seq is seq:
         return not seq.ties and seq.shown is None  # tokens of a source see each other, wherever they stand
     last = k_seq.memo.get("ends_with")
@@ -134,12 +133,12 @@ def visible(
     q_chunk: Tensor | None = None,
     k_chunk: Tensor | None = None,
 ) -> Tensor:
-    """Whether a query sees a key, elementwise.
+    """Return whether a query sees a key, elementwise.
 
     num_prefix: prefix tokens among the keys; k_row: the key's row number, from 0
-    q_prefix: whether a query is a prefix token; None where none is
-    k_shown: whether a key is seen by earlier queries too (`Seq.shown`); None where none is
-    q_chunk, k_chunk: numbers from `chunk_numbers`; None where there are no chunks
+    q_prefix: whether a query is a prefix token; None if none is
+    k_shown: whether a key is seen by earlier queries too (`Seq.shown`); None if none is
+    q_chunk, k_chunk: numbers from `chunk_numbers`; None without chunks
     """
     sees = (k_index <= q_index) if visibility.causal else _everywhere(q_index, k_index)
     if visibility.causal and k_shown is not None:
@@ -165,7 +164,7 @@ def visible(
 
 
 def _everywhere(q_index: Tensor, k_index: Tensor) -> Tensor:
-    """True in the broadcast shape, computed from the indices as FlexAttention needs it: it sees no shapes."""
+    """Return True in the broadcast shape, from the indices: inside FlexAttention there are no shapes."""
     return (k_index >= k_index) & (q_index >= q_index)
 
 
@@ -173,9 +172,9 @@ Chunks = tuple[Tensor, Tensor]
 
 
 def chunk_numbers(seq: Seq, k_seq: Seq, visibility: Visibility) -> Chunks | None:
-    """Return the chunk of each query (B|1, N) and key (B|1, M), which count from the start of a document.
+    """Return the chunk of each query (B|1, N) and key (B|1, M), counted from the start of a document.
 
-    Raises ValueError for documents behind a cache, whose first tokens it may have dropped.
+    Raises ValueError for documents behind a cache, which may have dropped their first tokens.
     """
     if visibility.chunk is None:
         return None
@@ -191,9 +190,9 @@ def chunk_numbers(seq: Seq, k_seq: Seq, visibility: Visibility) -> Chunks | None
 
 
 def table(seq: Seq, k_seq: Seq, visibility: Visibility, chunks: Chunks | None = None) -> Tensor | None:
-    """Return which queries see which keys: (B|1, 1, N, M) bool, or None where every query sees every key.
+    """Return the visibility of keys to queries: (B|1, 1, N, M) bool, or None if every query sees every key.
 
-    chunks: those of parts of a sequence; None is `chunk_numbers`
+    chunks: of parts of a sequence; None is `chunk_numbers`
     """
     if everything(k_seq, visibility):
         return None
@@ -217,7 +216,7 @@ def table(seq: Seq, k_seq: Seq, visibility: Visibility, chunks: Chunks | None = 
 
 
 def count(seq: Seq, k_seq: Seq, visibility: Visibility) -> Tensor:
-    """Return how many keys each query sees: (B|1, 1, N, 1) int64. Of a plain sequence it takes no table."""
+    """Return the number of keys that each query sees: (B|1, 1, N, 1) int64. A plain sequence needs no table."""
     plain = k_seq.valid is None and k_seq.segment is None and not visibility.strict
     if plain and visibility.causal and not visibility.near and ordered_by_row(seq, k_seq):
         if k_seq is not seq:  # one query after all keys; with shared indices, index + 1 is not the number of keys
@@ -230,12 +229,12 @@ def count(seq: Seq, k_seq: Seq, visibility: Visibility) -> Tensor:
 
 
 def everything(k_seq: Seq, visibility: Visibility) -> bool:
-    """Whether every query sees every key."""
+    """Return whether every query sees every key."""
     return visibility.unrestricted and k_seq.valid is None and k_seq.segment is None
 
 
 def bias_table(seq: Seq, k_seq: Seq, heads: int) -> Tensor | None:
-    """Return what the position scheme adds to the scores: (B|1, H, N, M) float; by coordinates zero at the prefix."""
+    """Return the position bias on the scores: (B|1, H, N, M) float. The part by coordinates is zero at the prefix."""
     related = relation_table(seq, k_seq, heads)
     position = scheme(seq, k_seq, "bias")
     if position is None:
@@ -249,7 +248,7 @@ def bias_table(seq: Seq, k_seq: Seq, heads: int) -> Tensor | None:
 
 
 def relation_table(seq: Seq, k_seq: Seq, heads: int) -> Tensor | None:
-    """Return what the position scheme adds to the scores by facts of pairs: (B, H, N, M) float."""
+    """Return the position bias by facts of pairs: (B, H, N, M) float; None without one."""
     position = scheme(seq, k_seq, "relate")
     if position is None:
         return None
@@ -269,16 +268,16 @@ def relation_table(seq: Seq, k_seq: Seq, heads: int) -> Tensor | None:
 def dense(seq: Seq, k_seq: Seq, visibility: Visibility, heads: int) -> tuple[Tensor | None, Tensor | None]:
     """Return one mask for `scaled_dot_product_attention`, and the queries that see nothing.
 
-    The mask (B|1, H|1, N, M) is bool, or float where a bias is added. A query that sees nothing
-    is allowed to see everything, so that no softmax runs over nothing; its output must be zeroed:
-    blind (B|1, 1, N, 1) bool, or None where no query can be blind.
+    The mask (B|1, H|1, N, M) is bool, or float with a bias. A query that sees nothing is allowed to see everything, so
+    that no softmax runs over nothing; its output must be zeroed: blind (B|1, 1, N, 1) bool, or None if no query can be
+    blind.
     """
     sees, bias = table(seq, k_seq, visibility), bias_table(seq, k_seq, heads)
     if sees is None:
         return bias, None
     blind = ~sees.any(-1, keepdim=True)  # (B|1, 1, N, 1)
     sees = sees | blind
-    # Without padding or segments, a causal query sees at least itself or what came before.
+    # Without padding or segments, a causal query sees at least itself or an earlier token.
     may_be_blind = visibility.strict or k_seq.valid is not None or k_seq.segment is not None or k_seq is not seq
     mask = sees if bias is None else bias.masked_fill(~sees, float("-inf"))
     return mask, blind if may_be_blind else None

@@ -1,4 +1,4 @@
-"""Runs operations on the meta device without importing what only the compiler needs, which takes two seconds.
+"""Runs operations on the meta device without importing the compiler's modules, which takes two seconds.
 
 torch writes most meta kernels in Python. They import `torch._dynamo` to mark themselves as not to be compiled,
 `torch.fx.experimental.symbolic_shapes` to decide conditions on shapes, and sympy to recognize its symbols. While a
@@ -35,7 +35,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
 
 
 class _StandIn(ModuleType):
-    """A module with a few attributes of the real one; any other attribute is the real one's."""
+    """A module with a few attributes of the real one; any other attribute comes from the real one."""
 
     def __init__(self, name: str, attributes: dict[str, Any], end: Callable[[], None]) -> None:
         super().__init__(name)
@@ -60,9 +60,9 @@ class _StandIn(ModuleType):
 
 @contextmanager
 def without_compiler() -> Iterator[None]:
-    """While inside, operations on the meta device import neither the compiler nor sympy.
+    """Run operations on the meta device inside this context without importing the compiler or sympy.
 
-    A module that is already imported is used as it is. Nothing of the stand-ins is left at the end.
+    A module that is already imported is used as it is. No stand-in is left at the end.
     """
     modules: list[_StandIn] = []
     unmarked: list[Callable[..., Any]] = []
@@ -91,7 +91,7 @@ def without_compiler() -> Iterator[None]:
 
 
 def _function(name: str, plain: Callable[..., Any], end: Callable[[], None]) -> Callable[..., Any]:
-    """`plain` where it applies, and torch's function of that name for anything else."""
+    """Return a function that is `plain` if it applies, and torch's function of that name otherwise."""
 
     def function(*args: Any, **options: Any) -> Any:
         if not options and all(map(_is_plain, args)):

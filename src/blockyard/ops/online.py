@@ -6,7 +6,7 @@ FlashAttention (arXiv 2205.14135), appendix B.4
 Reference: torch's scaled_dot_product_attention; `ops.reference.chunked` for the arithmetic alone
 Equation: over chunks j of keys, with scores S_j: m = max(m, max S_j), l = l e^(m_old - m) + sum e^(S_j - m),
     O = O e^(m_old - m) + e^(S_j - m) V_j; then O / l, and L = m + log l is kept for the backward pass. A sink is one
-    more key, whose value is zero
+    more key with a value of zero
 Cost: O(N M K) time, O(N (K + chunk)) memory in each head; the backward pass computes the scores again
 
 Masks and position biases are made for a chunk at a time, by the functions that make whole ones.
@@ -37,7 +37,7 @@ class Call:
     """The arguments of a call that are no tensors with gradients of their own.
 
     cap: on the scores
-    first: of each chunk of keys the first query that may see one of them, where that is known; see `ops.ring`
+    first: for each chunk of keys the first query that may see one of them, if that is known; see `ops.ring`
     """
 
     seq: Seq
@@ -49,7 +49,7 @@ class Call:
     first: tuple[int, ...] | None = None
 
     def parts(self) -> Iterator[tuple[slice, slice]]:
-        """Yield the queries and the keys of each chunk; of a plain causal sequence only the queries that see them."""
+        """Yield the queries and the keys of each chunk; in a plain causal sequence only the queries that see them."""
         triangle = self.visibility.causal and self.k_seq is self.seq and ordered_by_row(self.seq, self.k_seq)
         for number, start in enumerate(range(0, len(self.k_seq), self.chunk)):
             first = self.first[number] if self.first is not None else start if triangle else 0
@@ -57,18 +57,18 @@ class Call:
                 yield slice(first, len(self.seq)), slice(start, start + self.chunk)
 
     def facts(self, queries: slice, keys: slice) -> tuple[Seq, Seq]:
-        """The facts of the queries and keys of a chunk."""
+        """Return the facts of the queries and keys of a chunk."""
         pairs = self.k_seq.pairs
         part = None if pairs is None else tuple(pair[:, queries, keys] for pair in pairs)
         return _part(self.seq, queries, None), _part(self.k_seq, keys, part)
 
     def products(self, q: Tensor, k: Tensor, queries: slice, keys: slice) -> Tensor:
-        """Products of queries and keys of a chunk, scaled and capped: (B, H, n, chunk)."""
+        """Return the products of queries and keys of a chunk, scaled and capped: (B, H, n, chunk)."""
         raw = at_least_float32(q[:, :, queries] @ grouped(k[:, :, keys], q).transpose(-1, -2)) * self.scale
         return capped(raw, self.cap)
 
     def scores(self, raw: Tensor, q: Tensor, queries: slice, keys: slice) -> Tensor:
-        """Scores of a chunk, which are `products` with the bias, -inf where a query does not see a key."""
+        """Return the scores of a chunk: `products` with the bias, -inf at keys that a query does not see."""
         seq, k_seq = self.facts(queries, keys)
         bias = bias_table(seq, k_seq, q.shape[1])
         if bias is not None:
@@ -80,7 +80,7 @@ class Call:
 
 
 def _part(seq: Seq, tokens: slice, pairs: tuple[Tensor, ...] | None) -> Seq:
-    """The facts of some rows of a sequence."""
+    """Return the facts of some rows of a sequence."""
     start, end, _ = tokens.indices(len(seq))
     slots = min(max(seq.memo.get("slots", 0) - start, 0), end - start)  # as of the prefix, of which they are the first
     return replace(
@@ -99,17 +99,17 @@ def _part(seq: Seq, tokens: slice, pairs: tuple[Tensor, ...] | None) -> Seq:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """In float32 at least."""
+    """Return a tensor in float32 at least."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def grouped(x: Tensor, q: Tensor) -> Tensor:
-    """Keys or values (B, H', m, K) repeated for the heads that read them: (B, H, m, K)."""
+    """Return keys or values (B, H', m, K) repeated for the heads that read them: (B, H, m, K)."""
     return x if x.shape[1] == q.shape[1] else x.repeat_interleave(q.shape[1] // x.shape[1], dim=1)
 
 
 def refusal(dropout: float, compiling: bool, shaping: Shaping = PLAIN) -> str | None:
-    """Return why this kernel cannot take a call, or None where it can."""
+    """Return the reason why this kernel cannot take a call, or None if it can."""
     if shaping.forget is not None:
         return f"{FORGETS}, which the online softmax does not do"
     if dropout:
@@ -128,9 +128,9 @@ def online(
     chunk: int = CHUNK,
     shaping: Shaping = PLAIN,
 ) -> Tensor:
-    """Return what `ops.attend` does, (B, H, N, values' width), `chunk` keys at a time.
+    """Return attention as `ops.attend` does, (B, H, N, values' width), `chunk` keys at a time.
 
-    Sums are in float32 at least. A query that sees nothing gives zero. There is no second derivative.
+    Sums are in float32 at least. The output of a query that sees nothing is zero. There is no second derivative.
     """
     call = Call(seq, k_seq, visibility, 1 / math.sqrt(q.shape[-1]) if scale is None else scale, chunk, shaping.cap)
     position = scheme(seq, k_seq, "bias") or scheme(seq, k_seq, "relate")
@@ -144,7 +144,7 @@ class _Online(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, *weights: Tensor) -> Tensor:
-        """Return what the queries (B, H, N, K) read from keys and values (B, H', M, ...): (B, H, N, values)."""
+        """Return the outputs of queries (B, H, N, K) over keys and values (B, H', M, ...): (B, H, N, values)."""
         with full_precision(q):
             out, log_sum = with_sink(*forward(call, q, k, v), sink)
         out = out.to(v.dtype)
@@ -163,7 +163,7 @@ class _Online(torch.autograd.Function):
 
 
 def with_sink(out: Tensor, log_sum: Tensor, sink: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The output and the logarithm of its sums, as `forward` returns them, with a sink (H, 1, 1) among the keys."""
+    """Return the output and the logarithm of its sums, from `forward`, with a sink (H, 1, 1) among the keys."""
     if sink is None:
         return out, log_sum
     total = torch.logaddexp(log_sum, sink)  # (B, H, N, 1)
@@ -171,7 +171,7 @@ def with_sink(out: Tensor, log_sum: Tensor, sink: Tensor | None) -> tuple[Tensor
 
 
 def sink_gradient(out: Tensor, log_sum: Tensor, grad: Tensor, sink: Tensor | None) -> Tensor | None:
-    """The gradient of the sinks (H, 1, 1): their share of a query takes as much from its output."""
+    """Return the gradient of the sinks (H, 1, 1): their share of a query takes as much from its output."""
     if sink is None:
         return None
     inner = (at_least_float32(grad) * at_least_float32(out)).sum(-1, keepdim=True)  # (B, H, N, 1)
@@ -179,7 +179,7 @@ def sink_gradient(out: Tensor, log_sum: Tensor, grad: Tensor, sink: Tensor | Non
 
 
 def forward(call: Call, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """The output (B, H, N, values' width) and the logarithm of the sum of each query (B, H, N, 1), -inf if it is blind.
+    """Return the output (B, H, N, values' width) and the logarithm of each query's sum (B, H, N, 1), -inf if blind.
 
     Both are in float32 at least.
     """
@@ -205,7 +205,7 @@ def forward(call: Call, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor
 def backward(
     call: Call, q: Tensor, k: Tensor, v: Tensor, out: Tensor, log_sum: Tensor, grad: Tensor, weights: list[Tensor]
 ) -> tuple[Tensor | None, ...]:
-    """Gradients of q, k, v and of the weights of the position bias. log_sum: over all keys that a query sees."""
+    """Return the gradients of q, k, v and of the position bias' weights. log_sum: over all keys that a query sees"""
     exact, groups = log_sum.dtype, q.shape[1] // k.shape[1]
     to_q, to_k, to_v = (torch.zeros_like(each, dtype=exact) for each in (q, k, v))
     to_weights: list[Tensor | None] = [None] * len(weights)
@@ -234,7 +234,7 @@ def backward(
 def _add_bias_gradients(
     call: Call, queries: slice, keys: slice, slope: Tensor, weights: list[Tensor], gradients: list[Tensor | None]
 ) -> None:
-    """Add the gradients of a chunk's bias, whose own gradient is that of the scores, `slope` (B, H, n, chunk)."""
+    """Add the gradients of a chunk's bias. slope: the gradient of the scores and the bias, (B, H, n, chunk)"""
     with torch.enable_grad():
         bias = bias_table(*call.facts(queries, keys), slope.shape[1])
     if bias is None or not bias.requires_grad:
@@ -247,5 +247,5 @@ def _add_bias_gradients(
 
 
 def _summed(x: Tensor, groups: int) -> Tensor:
-    """The sum over the heads that read the same keys: (B, H, m, K) -> (B, H', m, K)."""
+    """Return the sum over the heads that read the same keys: (B, H, m, K) -> (B, H', m, K)."""
     return x if groups == 1 else x.unflatten(1, (-1, groups)).sum(2)

@@ -1,4 +1,4 @@
-"""Logits that are not computed yet: the last layer of a head and what it reads, for a loss that works by chunks."""
+"""Logits that are not computed yet: the last layer of a head and its inputs, for a loss that works by chunks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Projection(NamedTuple):
     softcap: float | None = None
 
     def logits(self) -> Tensor:
-        """Return all of them: (..., V)."""
+        """Return all logits: (..., V)."""
         return soft_cap(F.linear(self.x, self.weight, self.bias), self.scale, self.softcap)
 
 
@@ -51,7 +51,7 @@ class _ProjectionState:
 
 @contextmanager
 def deferred(allowed: bool = True) -> Iterator[None]:
-    """Inside this context a head may return a `Projection` in place of many logits, where `allowed`."""
+    """Let a head return a `Projection` in place of many logits inside this context, if `allowed`."""
     before = _ProjectionState.allowed
     _ProjectionState.allowed = allowed
     try:
@@ -61,7 +61,7 @@ def deferred(allowed: bool = True) -> Iterator[None]:
 
 
 def most_logits(device: torch.device) -> int:
-    """Return the number of logits from which a head on this device leaves them to the loss."""
+    """Return the least number of logits that a head on this device leaves to the loss."""
     if device.type != "cuda" or not torch.cuda.is_available():
         return LOGITS
     return int(torch.cuda.get_device_properties(device).total_memory * SHARE_OF_GPU / BYTES_A_LOGIT)

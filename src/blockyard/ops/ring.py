@@ -4,7 +4,7 @@ Source: Liu et al. 2023, Ring Attention with Blockwise Transformers for Near-Inf
     balanced cut of Brandon et al. 2023, Striped Attention (arXiv 2311.09431), section 3, in the form of two chunks for
     each process that Llama 3 has (Dubey et al. 2024, arXiv 2407.21783, section 3.3.2)
 Reference: attention over the whole sequence in one process; torch.distributed.tensor.experimental.context_parallel,
-    which has no strategy for CPUs
+    without a strategy for CPUs
 Equation: with the output O_j and the logarithm L_j of the sums over the keys of process j:
     L = log sum_j e^L_j, O = sum_j e^(L_j - L) O_j; the backward pass reads O and L, as in `ops.online`
 Cost: each process computes N^2 / P pairs, holds N / P tokens, and sends the keys and values of N / P tokens P - 1 times
@@ -42,7 +42,7 @@ KEY = "ring"  # of the memo of a sequence that is cut
 class Ring:
     """The processes that share every sequence.
 
-    group: of torch.distributed, for the ring alone, so that nothing else comes between
+    group: of torch.distributed, for the ring alone, so that no other communication interferes
     """
 
     rank: int
@@ -52,7 +52,7 @@ class Ring:
     def tokens(self, length: int, rank: int) -> Tensor:
         """The tokens of a process, (n,) int64 and increasing: one chunk of 2 `world` from the front, one from the back.
 
-        Raises ValueError where a process would get none in a chunk.
+        Raises ValueError if a process would get none in a chunk.
         """
         chunks = 2 * self.world
         if length < chunks:
@@ -62,7 +62,7 @@ class Ring:
         return torch.cat([torch.arange(bounds[each], bounds[each + 1]) for each in (front, back)])
 
     def cut(self, x: Tensor, seq: Seq) -> tuple[Tensor, Seq]:
-        """The tokens of this process: x (B, N, D) -> (B, n, D), and their facts, with those of the other processes'.
+        """Return this process's tokens, x (B, N, D) -> (B, n, D), and their facts, with the facts of all processes.
 
         Raises ValueError for sequences with padding, segments, prefix tokens or facts of pairs.
         """
@@ -74,7 +74,7 @@ class Ring:
         return x[:, self.tokens(len(seq), self.rank).to(x.device)], own
 
     def targets(self, target: Tensor) -> tuple[Tensor, Tensor]:
-        """The targets (B, n) of this process's tokens out of (B, N), and the weight of their mean loss.
+        """Return the targets (B, n) of this process's tokens out of (B, N), and the weight of their mean loss.
 
         The mean over processes of weighted losses is the mean loss over all targets that count.
         """
@@ -82,9 +82,9 @@ class Ring:
         return own, Batch.counted(own).sum() / Batch.counted(target).sum().clamp_min(1) * self.world
 
     def passed_on(self, tensors: list[Tensor], sizes: list[torch.Size]) -> tuple[list[Tensor], list[Any]]:
-        """Send tensors to the next process. Returns those of the process before, of these sizes, and what to wait for.
+        """Send tensors to the next process. Return the previous process's tensors, of these sizes, and requests.
 
-        The received tensors are complete once `wait` of each was called.
+        The received tensors are complete once `wait` of each request was called.
         """
         received = [each.new_empty(size) for each, size in zip(tensors, sizes, strict=True)]
         to, source = (dist.get_global_rank(self.group, (self.rank + by) % self.world) for by in (1, -1))
@@ -111,7 +111,7 @@ class _RingState:
 
 @contextmanager
 def sharing(ring: Ring | None) -> Iterator[None]:
-    """Inside this context models cut their sequences among the processes of a ring; None changes nothing."""
+    """Let models cut their sequences among the processes of a ring inside this context; None changes nothing."""
     before = _RingState.ring
     _RingState.ring = ring
     try:
@@ -126,7 +126,7 @@ def shared(x: Tensor, seq: Seq) -> tuple[Tensor, Seq]:
 
 
 def _part(seq: Seq, tokens: Tensor) -> Seq:
-    """The facts of some tokens of a sequence; their indices and coordinates stay the ones in the whole."""
+    """Return the facts of some tokens of a sequence; they keep their indices and coordinates in the whole."""
     features = None if seq.features is None else seq.features[:, tokens]
     ids = None if seq.ids is None else seq.ids[:, tokens]
     part = replace(seq, index=seq.index[tokens], coords=seq.coords[:, tokens], features=features, ids=ids)
@@ -144,9 +144,9 @@ def check(dropout: float, *, whole: bool) -> None:
 def ring_attention(
     q: Tensor, k: Tensor, v: Tensor, seq: Seq, visibility: Visibility, scale: float, shaping: Shaping = PLAIN
 ) -> Tensor:
-    """Return what `ops.attend` does for the tokens of this process, (B, H, n, values' width). All processes must call.
+    """Return attention for the tokens of this process, as `ops.attend`: (B, H, n, values' width). All processes call.
 
-    q (B, H, n, K), k (B, H', n, K), v (B, H', n, any width) of the tokens of `seq`, which is from `Ring.cut`.
+    q (B, H, n, K), k (B, H', n, K), v (B, H', n, any width) of the tokens of `seq`, from `Ring.cut`.
     Sums are in float32 at least. There is no second derivative.
     """
     ring, parts = seq.memo[KEY]
@@ -175,7 +175,7 @@ class _Ring(torch.autograd.Function):
         sink: Tensor | None,
         *weights: Tensor,
     ) -> Tensor:
-        """Return what the queries (B, H, n, K) of this rank read from the keys of all ranks: (B, H, n, values)."""
+        """Return the outputs of the queries (B, H, n, K) of this rank over the keys of all ranks: (B, H, n, values)."""
         out, log_sum, travelling = q, q, [k, v]  # of no keys yet
         with full_precision(q):
             for hop in range(ring.world):
@@ -223,20 +223,20 @@ class _Ring(torch.autograd.Function):
 
 
 def merged(out: Tensor, log_sum: Tensor, part: Tensor, log_part: Tensor) -> tuple[Tensor, Tensor]:
-    """The output (B, H, n, K) over two sets of keys, and the logarithm of its sums (B, H, n, 1), from those of each."""
+    """Return the output (B, H, n, K) over two sets of keys and the logarithm of its sums (B, H, n, 1)."""
     total = torch.logaddexp(log_sum, log_part)
     shift = total.masked_fill(total == online.NEVER, 0.0)
     return out * (log_sum - shift).exp() + part * (log_part - shift).exp(), total
 
 
 def _sizes(tensors: list[Tensor], calls: list[online.Call], owner: int) -> list[torch.Size]:
-    """The sizes of such tensors for the keys of another process: (B, H', n, width)."""
+    """Return the sizes of such tensors for the keys of another process: (B, H', n, width)."""
     tokens = len(calls[owner % len(calls)].k_seq)
     return [torch.Size((*each.shape[:2], tokens, each.shape[3])) for each in tensors]
 
 
 def _first(seq: Seq, k_seq: Seq, visibility: Visibility) -> tuple[int, ...] | None:
-    """Of each chunk of keys the first query that may see one of them; None where all queries may."""
+    """Return for each chunk of keys the first query that may see one of them; None if all queries may."""
     if not visibility.causal:
         return None
     return tuple(torch.searchsorted(seq.index, k_seq.index[:: online.CHUNK].contiguous()).tolist())

@@ -12,8 +12,8 @@ from blockyard.ops.mask import scheme
 def rotate(q: Tensor, k: Tensor, seq: Seq, k_seq: Seq) -> tuple[Tensor, Tensor]:
     """Return queries (B, H, N, K) of `seq` and keys (B, H', M, K) of `k_seq`, rotated if the scheme rotates.
 
-    Call it before keys enter a cache. Prefix tokens are returned as they are. In cross-attention to a memory
-    whose coordinates are not those of the scheme, neither keys nor queries are rotated.
+    Call it before keys enter a cache. Prefix tokens stay unchanged. In cross-attention to a memory without coordinates
+    of the scheme, neither keys nor queries are rotated.
     """
     position = scheme(seq, k_seq, "rotate")
     if position is None:

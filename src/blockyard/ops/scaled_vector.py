@@ -1,4 +1,4 @@
-"""A trained vector whose first value does not decide how fast it learns.
+"""A trained vector that learns at a rate independent of its first value.
 
 Source: Loshchilov et al. 2024, nGPT: Normalized Transformer with Representation Learning on the Hypersphere
     (arXiv 2410.01131), section 2.5
@@ -20,8 +20,8 @@ from blockyard.weight_init import Init
 class ScaledVector(nn.Module):
     """Return the vector (width,): forward().
 
-    first: its first value; scale: that of the parameter, None is 1 / sqrt(D)
-    role: of the parameter: fixed where the width does not grow with the model
+    first: its first value; scale: the first value of the parameter, None is 1 / sqrt(D)
+    role: of the parameter: fixed if the width does not grow with the model
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class ScaledVector(nn.Module):
         self.weight = nn.Parameter(torch.empty(width))
 
     def init_weights(self, init: Init) -> None:
-        """`scale` everywhere."""
+        """Fill the parameter with `scale`."""
         init.constant("weight", self.scale)
 
     def forward(self) -> Tensor:

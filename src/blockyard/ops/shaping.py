@@ -1,4 +1,4 @@
-"""What becomes of scores between the product of queries and keys and the softmax: a cap, what is forgotten, a sink.
+"""Changes of scores between the product of queries and keys and the softmax: a cap, forgetting, a sink.
 
 Source: Gemma Team 2024, Gemma 2 (arXiv 2408.00118), section 2, for the cap; OpenAI 2025, gpt-oss (arXiv 2508.10925),
     section 2.2, and Miller 2023, Attention Is Off By One (evanmiller.org), for the sink: a logit without a value
@@ -7,7 +7,7 @@ Equation: s_ij = c tanh(q_i k_j^T scale / c) + bias - |a_i - b_j| with sums a of
     w_ij = e^(s_ij) / (e^z + sum_j e^(s_ij)) with a logit z of each head
 Cost: a cap and sums rule out scaled_dot_product_attention; a sink is one more key
 
-A sink takes weight from all keys: those of a query add up to less than one, and a query may read almost nothing.
+A sink takes weight from all keys: a query's weights add up to less than one, and a query may read almost nothing.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Forget(NamedTuple):
 
 @dataclass(frozen=True)
 class Shaping:
-    """The default changes nothing.
+    """The changes of one call's scores. The default changes nothing.
 
     cap: scores are within plus and minus this
     sink: the logits z (H,); 0.0 for zero in every head; None for no sink
-    forget: what is added to the scores beside position biases; None for nothing
+    forget: an addition to the scores beside position biases; None for nothing
     """
 
     cap: float | None = None
@@ -45,7 +45,7 @@ class Shaping:
 
     @property
     def reasons(self) -> list[str]:
-        """Why a kernel that takes products alone cannot serve; empty where it can."""
+        """The reasons why a kernel that takes products alone cannot serve; empty if it can."""
         return [*([CAPPED] if self.cap is not None else []), *([FORGETS] if self.forget is not None else [])]
 
     def logits(self, like: Tensor) -> Tensor | None:
@@ -66,10 +66,10 @@ def capped(scores: Tensor, cap: float | None) -> Tensor:
 
 
 def with_sink_key(q: Tensor, k: Tensor, v: Tensor, scale: float, shaping: Shaping) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries, keys and values of one width in which the sink is a key, the first, with a value of zeros.
+    """Return queries, keys and values of one width with the sink as the first key, with a value of zeros.
 
     q (B, H, N, K), k and v (B, H', M, K) -> (B, H, N, K'), 2 x (B, H', M + 1, K'). The score of a query with the sink
-    is its logit: zero with a key of zeros; otherwise queries get a channel z / scale, which the sink alone answers to.
+    is its logit: zero with a key of zeros; otherwise queries get a channel z / scale that the sink alone answers to.
     """
     k, v = (F.pad(x, (0, 0, 1, 0)) for x in (k, v))
     logits = shaping.logits(q)

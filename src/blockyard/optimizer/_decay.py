@@ -50,6 +50,6 @@ class CautiousOptimizer(CombinedOptimizer):
             part.step()
         for group, decay, weights in zip(self.param_groups, decays, before, strict=True):
             group["weight_decay"] = decay
-            for p, old in weights:
+            for p, old in weights:  # old - p is the update, with the sign of u
                 kept = (old - p) * old >= 0  # where the update and the weight have the same sign
                 p.sub_(old * kept, alpha=float(group["lr"]) * decay)

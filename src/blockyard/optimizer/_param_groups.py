@@ -154,6 +154,7 @@ class GroupedOptimizer(OptimizerBuilder):
                     decay /= factor
                 key = (rate, id(p) not in decayed, decay, 1.0 if eps is None else epsilon)
                 members.setdefault(key, []).append(p)
+        # A fixed order of groups: saved states are matched by the position of a parameter.
         order = sorted(members, key=lambda key: (key[0] != lr, -key[0], key[1], -key[2], -key[3]))
         groups = [{"params": members[key], "weight_decay": key[2], "lr": key[0]} for key in order]
         if eps is not None and factors:

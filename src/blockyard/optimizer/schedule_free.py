@@ -95,6 +95,7 @@ class AveragedAdam(BaseOptimizer):
             if group["exchanged"]:
                 raise RuntimeError("the model has its average; exchange the weights back before a step")
             group["steps"] += 1
+            # Weights of a warm-up, at small rates, count little in the average.
             weight = float(group["lr"]) ** 2
             group["weight_sum"] += weight
             share = weight / group["weight_sum"] if group["weight_sum"] else 0.0

@@ -47,6 +47,7 @@ class Rotary(Position):
             option = "token_mixer.key_dim" if custom else "model.dim or model.heads"
             check_split(self.name, width, what, self.num_axes, change=option)
             return
+        # A fraction is typed with few digits, so that the product may miss a whole number by a little.
         count = self.rotated_width(width)
         if abs(rotated - count) > ROUNDING or count % group or not count:
             below = max(1, int(rotated / group))

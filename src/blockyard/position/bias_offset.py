@@ -39,6 +39,7 @@ class BiasOffset(Position):
         check_axes(type(self), ctx)
         self.std = std
         self.high = [clip or max(side - 1, 1) for side in ctx.tokens.grid]
+        # A negative offset is a later token, which a causal model does not see.
         self.low = [-high if ctx.sees_later else 0 for high in self.high]
         sizes = [high - low + 1 for low, high in zip(self.low, self.high, strict=True)]
         self.table = nn.Parameter(torch.empty(ctx.heads, math.prod(sizes)))  # (H, offsets), axis after axis

@@ -95,6 +95,7 @@ class Learned(Absolute):
             floor = coord.floor().clamp(max=max(side - 2, 0))  # the last entry is the upper corner of its cell
             low.append(floor.long())
             fraction.append((coord - floor).to(self.table.dtype))
+        # A sum over the 2^A corners of the cell that a coordinate lies in.
         out = torch.zeros((), dtype=self.table.dtype, device=like.device)
         for corner in product((0, 1), repeat=len(self.grid)):
             index = torch.zeros_like(low[0])

@@ -17,6 +17,7 @@ from blockyard.errors import UserError
 from blockyard.report.arms import attention_maps, fairness
 from blockyard.report.arms.answer import answer
 from blockyard.report.arms.missing import missing_result
+from blockyard.report.arms.pictures import pictures
 from blockyard.report.arms.provenance import provenance
 from blockyard.report.arms.review import review
 from blockyard.report.arms.rows import arm_rows, cell_row, curves
@@ -215,7 +216,7 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
         tuning=data.tuning,
         tuned_by=(data.facts.get("metric") or {}).get("validation") if data.tuning else None,
         attention=attention_maps.maps(data.records),
-        predictions=attention_maps.pictures(data.records),
+        predictions=pictures(data.records),
         samples=samples(runs) if terms.changes else None,
         written=written_texts(runs) if terms.changes else None,
         ranges=_ranges(data, names),

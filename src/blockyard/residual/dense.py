@@ -70,6 +70,7 @@ class Dense(Residual):
         if visits not in self.parts:
             return state[-1]
         start, count = self.parts[visits]
+        # Weights run from the last output back, `dilation` visits at a time.
         average = self.weights[start] * state[-1]
         for index in range(1, count):
             average = average + self.weights[start + index] * state[-1 - index * self.dilation]

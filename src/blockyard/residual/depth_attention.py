@@ -60,6 +60,7 @@ class DepthAttention(Residual):
         values = torch.stack(state)  # (L', B, N, D)
         with full_precision(values):
             query = self.queries[len(state) - 2].to(values.dtype) * self.factor
+            # Keys are normalised: the softmax would otherwise follow the size of additions.
             scores = F.rms_norm(values, values.shape[-1:], eps=1e-6) @ query  # (L', B, N)
             weights = scores.softmax(0)
             return (weights.unsqueeze(-1) * values).sum(0)  # (B, N, D)

@@ -61,7 +61,7 @@ class UNet(Residual):
         if visit < self.second:
             return state.stream, state
         x = state.stream + self.weights[visit - self.second] * state.kept[-1]
-        return x, KeptOutputs(x, state.kept[:-1])
+        return x, KeptOutputs(x, state.kept[:-1])  # each output is read once, the latest first
 
     def write(self, state: KeptOutputs, visit: int, x: Tensor, output: Tensor) -> KeptOutputs:
         """Return the output as the stream. An output of the first half is also kept."""

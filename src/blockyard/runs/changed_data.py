@@ -31,7 +31,10 @@ def refuse_changed_data(run: RunFolder, config: Node) -> None:
     """
     recorded = _fingerprint(run)
     started = read_status(run.path).started
-    if not recorded or not started or newest(config.get("data")) <= datetime.fromisoformat(started).timestamp():
+    if not recorded or not started:
+        return
+    # The fingerprint reads all data; times of files tell almost always that nothing has changed.
+    if newest(config.get("data")) <= datetime.fromisoformat(started).timestamp():
         return
     from blockyard.config.build import Components
 
@@ -46,11 +49,11 @@ def refuse_changed_data(run: RunFolder, config: Node) -> None:
 
 
 def newest(node: Any) -> float:
-    """When the last of the files and folders that a config node names was written, in seconds; 0.0 if it names none.
+    """Return when the last file or folder that a config node names was written, in seconds; 0.0 if it names none.
 
     A file that replaces another one may be older than the run, but not its entry in the file system.
     """
-    return max((max(one.st_mtime, one.st_ctime) for one in named_files(node)), default=0.0)
+    return max((max(status.st_mtime, status.st_ctime) for status in named_files(node)), default=0.0)
 
 
 def named_files(node: Any) -> Iterator[os.stat_result]:
@@ -65,50 +68,53 @@ def _texts(node: Any) -> Iterator[str]:
     if isinstance(node, str):
         yield node
     elif isinstance(node, dict | list):
-        for value in node.values() if isinstance(node, dict) else node:
+        values = node.values() if isinstance(node, dict) else node
+        for value in values:
             yield from _texts(value)
 
 
 def _paths(text: str) -> Iterator[str]:
     """Yield the files and folders that a text names, by itself or as a pattern, and all files in these folders."""
     try:
+        names = [os.path.expanduser(text)]
         # As tables and shards are named. Of braces any text is taken: more files than are read do no harm.
-        pattern = re.sub(r"\{[^{}]*\}", "*", os.path.expanduser(text))
-        named = [os.path.expanduser(text), *(glob.glob(pattern) if glob.has_magic(pattern) else ())]
-        paths = [name for name in named if name and os.path.exists(name)]
+        pattern = re.sub(r"\{[^{}]*\}", "*", names[0])
+        if glob.has_magic(pattern):
+            names += glob.glob(pattern)
+        paths = [name for name in names if name and os.path.exists(name)]
     except ValueError:  # a null byte
         return
     for path in paths:
         yield path
+        # A folder may hold millions of files, and nobody waits for the times of all of them.
         inside = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
         yield from islice(inside, MOST)
-
-
-# Resume a run whose data files lie elsewhere now: their content must be that of the run.
-#
-# The path of the data stays in the frozen config, and so the identity; only this process reads the other path.
 
 
 def pop_moved(folder: RunFolder, overrides: dict[str, Any]) -> dict[str, Any]:
     """Remove the paths of data from `overrides` that differ from the run's, and return them by option.
 
+    A run may be resumed with its data files in another place, if their content is the same. The path of the data stays
+    in the frozen config, and so the identity; only this process reads the other path.
+
     Raises UserError where nothing tells whether the data are the same, and where other processes read the old path.
     """
     data = folder.config.get("data") or {}
-    moved = {
-        name: overrides.pop(f"data.{name}")
-        for name in PATHS
-        if name in data and isinstance(value := overrides.get(f"data.{name}"), str) and value != data[name]
-    }
+    moved = {}
+    for name in PATHS:
+        path = overrides.get(f"data.{name}")
+        if name in data and isinstance(path, str) and path != data[name]:
+            moved[name] = overrides.pop(f"data.{name}")
     if not moved:
         return {}
     shown = ", ".join(f"data.{name}={value}" for name, value in moved.items())
     advice = f"put a link to the data at {', '.join(str(data[name]) for name in moved)} instead"
     if not _fingerprint(folder):
         raise UserError(f"{shown}: {folder.name} recorded no fingerprint of its data to compare with; {advice}")
-    trainer = {**(folder.config.get("trainer") or {}), **_options(overrides, "trainer")}
-    if trainer.get("devices", 1) != 1 or trainer.get("num_nodes", 1) != 1:
-        raise UserError(f"{shown}: the other processes of a run read its own config.yaml; {advice}")
+    trainer = folder.config.get("trainer") or {}
+    for option in ("devices", "num_nodes"):
+        if overrides.get(f"trainer.{option}", trainer.get(option, 1)) != 1:
+            raise UserError(f"{shown}: the other processes of a run read its own config.yaml; {advice}")
     return moved
 
 
@@ -121,7 +127,8 @@ def check_moved(folder: RunFolder, config: Node) -> None:
 
     components = Components(config)
     components.load()
-    recorded, now = _fingerprint(folder), components.data.fingerprint()
+    recorded = _fingerprint(folder)
+    now = components.data.fingerprint()
     if now != recorded:
         raise UserError(
             f"{folder.name} was trained on other data (fingerprint {str(recorded)[:12]}, here {now[:12]}); "
@@ -132,8 +139,3 @@ def check_moved(folder: RunFolder, config: Node) -> None:
 def _fingerprint(folder: RunFolder) -> str | None:
     fingerprint: str | None = folder.facts().get("data", {}).get("fingerprint")
     return fingerprint
-
-
-def _options(overrides: dict[str, Any], family: str) -> dict[str, Any]:
-    """The overrides of options of a family, by option."""
-    return {key.partition(".")[2]: value for key, value in overrides.items() if key.startswith(f"{family}.")}

@@ -142,6 +142,7 @@ def _check_ours(path: Path, content: dict[str, Any], identity: str | None, seed:
     if stamp.get("format") != FORMAT:
         raise BadCheckpointError(path, f"its format is {stamp.get('format')!r}; this version reads {FORMAT}")
     step, counted = stamp.get("step"), content.get("global_step")
+    # By `type`, because True is an int too.
     if type(step) is not int or type(counted) is not int or step != counted or step < 0:
         raise BadCheckpointError(path, f"its stamp says step {step!r:.40}, its content step {counted!r:.40}")
     checked = Stamp(stamp.get("identity"), stamp.get("seed"), step)
@@ -204,24 +205,25 @@ def newest_good(
         except BadCheckpointError as bad:
             refused.append(bad)
             continue
-        good = {other: step for other, step in steps.items() if other not in {bad.path.name for bad in refused}}
-        return Newest(path, steps[name], refused, good)
+        for refusal in refused:
+            steps.pop(refusal.path.name, None)
+        return Newest(path, steps[name], refused, steps)
     return Newest(None, None, refused)
 
 
 def average_in(content: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
     """Return the weights that callbacks.NAME averaged, by a checkpoint's names. Raises UserError if there are none."""
-    states = (content.get("callbacks") or {}).get(LOOP) or {}
-    watchers = states.get("watchers") if isinstance(states, dict) else None
-    averages = {
-        str(key): state["average"]
-        for key, state in (watchers if isinstance(watchers, dict) else {}).items()
-        if isinstance(state, dict) and isinstance(state.get("average"), dict)
-    }
-    if name not in averages:
-        kept = f"it has {', '.join(averages)}" if averages else "it has none; callbacks=ema keeps one in a new run"
-        raise UserError(f"{path} has no average {name!r} of the weights: {kept}")
-    return {f"{PREFIX}{key}": tensor for key, tensor in averages[name].items()}
+    loop_state = (content.get("callbacks") or {}).get(LOOP)
+    callbacks = loop_state.get("watchers") if isinstance(loop_state, dict) else None
+    averages = {}
+    if isinstance(callbacks, dict):
+        for key, state in callbacks.items():
+            if isinstance(state, dict) and isinstance(state.get("average"), dict):
+                averages[str(key)] = state["average"]
+    if name in averages:
+        return {f"{PREFIX}{key}": tensor for key, tensor in averages[name].items()}
+    hint = f"it has {', '.join(averages)}" if averages else "it has none; callbacks=ema keeps one in a new run"
+    raise UserError(f"{path} has no average {name!r} of the weights: {hint}")
 
 
 def load_weights(model: nn.Module, content: Mapping[str, Any], path: Path) -> None:
@@ -229,8 +231,12 @@ def load_weights(model: nn.Module, content: Mapping[str, Any], path: Path) -> No
     saved = content["state_dict"]
     if not isinstance(saved, dict):
         raise BadCheckpointError(path, "its weights are not tensors by name")
-    weights = {str(k).removeprefix(PREFIX): v for k, v in saved.items() if str(k).startswith(PREFIX)}
-    check_weights(path, weights, model.state_dict(), [name for name, _ in model.named_parameters()])
+    weights = {}
+    for key, tensor in saved.items():
+        if str(key).startswith(PREFIX):
+            weights[str(key).removeprefix(PREFIX)] = tensor
+    parameters = [name for name, _ in model.named_parameters()]
+    check_weights(path, weights, model.state_dict(), parameters)
     model.load_state_dict(weights)
 
 
@@ -246,29 +252,29 @@ def check_weights(
 
     if not isinstance(weights, dict) or not all(map(_plain, weights.values())):
         raise BadCheckpointError(path, "its weights are not tensors by name")
-    missing, extra = sorted(expected.keys() - weights.keys()), sorted(map(str, weights.keys() - expected.keys()))
     both = expected.keys() & weights.keys()
-    other = sorted(name for name in both if expected[name].shape != weights[name].shape)
-    kind = sorted(name for name in both if _other_type(expected[name], weights[name]))
-    problems = [
-        f"{what} {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
-        for what, names in (
-            ("lacks", missing),
-            ("has unknown", [] if more else extra),
-            ("has another shape of", other),
-            ("has another type of", kind),
-        )
-        if names
-    ]
+    differences = {
+        "lacks": sorted(expected.keys() - weights.keys()),
+        "has unknown": [] if more else sorted(map(str, weights.keys() - expected.keys())),
+        "has another shape of": sorted(name for name in both if expected[name].shape != weights[name].shape),
+        "has another type of": sorted(name for name in both if _other_type(expected[name], weights[name])),
+    }
+    problems = []
+    for difference, names in differences.items():
+        if len(names) == 1:
+            problems.append(f"{difference} {names[0]}")
+        elif names:
+            problems.append(f"{difference} {names[0]} and {len(names) - 1} more")
     if problems:
         raise BadCheckpointError(path, f"it belongs to another architecture: it {', '.join(problems)}")
     bad = [name for name in expected if _spoilt(weights[name], infinite=name in parameters)]
     if bad:
-        first, more_of_them = weights[bad[0]], f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+        first = weights[bad[0]]
         count = int((~torch.isfinite(first)).sum())
-        raise BadCheckpointError(
-            path, f"its weights are not finite: {count} of {first.numel()} values of {bad[0]}{more_of_them}"
-        )
+        reason = f"its weights are not finite: {count} of {first.numel()} values of {bad[0]}"
+        if len(bad) > 1:
+            reason += f" and {len(bad) - 1} more"
+        raise BadCheckpointError(path, reason)
 
 
 def check_training_state(path: Path, content: Mapping[str, Any], *, callback: str) -> None:
@@ -291,7 +297,8 @@ def check_training_state(path: Path, content: Mapping[str, Any], *, callback: st
         raise BadCheckpointError(path, f"it lacks the progress of training ({missing[0]} of loops.fit_loop)")
     try:
         steps = loop[_PROGRESS]["optimizer"]["step"]["total"]["completed"]
-        counts = [part[key] for part in (loop["epoch_loop.batch_progress"], loop["epoch_progress"]) for key in _COUNTED]
+        batches, epochs = loop["epoch_loop.batch_progress"], loop["epoch_progress"]
+        counts = [progress[key] for progress in (batches, epochs) for key in _COUNTED]
     except (KeyError, TypeError, IndexError):
         raise BadCheckpointError(path, "the progress of training in it is damaged (loops.fit_loop)") from None
     if steps != content["global_step"] or not all(isinstance(count, dict) for count in counts):
@@ -346,7 +353,9 @@ def _plain(value: Any) -> bool:
 
 def _other_type(expected: Any, tensor: Any) -> bool:
     """Return whether a tensor's kind of numbers is not the model's; no run has floats of 8 bits or fewer."""
-    if expected.is_floating_point() != tensor.is_floating_point() or expected.is_complex() != tensor.is_complex():
+    if expected.is_floating_point() != tensor.is_floating_point():
+        return True
+    if expected.is_complex() != tensor.is_complex():
         return True
     return bool(expected.is_floating_point() and tensor.dtype.itemsize == 1)
 
@@ -357,4 +366,6 @@ def _spoilt(tensor: Any, *, infinite: bool) -> bool:
 
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return False
-    return bool((~torch.isfinite(tensor)).any() if infinite else torch.isnan(tensor).any())
+    if infinite:
+        return bool((~torch.isfinite(tensor)).any())
+    return bool(torch.isnan(tensor).any())  # a buffer, such as a mask, may hold infinities

@@ -49,6 +49,7 @@ class AtomicCheckpointIO(CheckpointIO):
         try:
             with replacing(path) as temporary:
                 torch.save({**_compact(checkpoint, {}), STAMP: stamp}, temporary)
+                # Only now that the new file is whole, the old one gets its second name.
                 if path.name == LAST and is_regular(path):
                     link(path, path.with_name(PREVIOUS))
         except (OSError, RuntimeError) as error:
@@ -78,6 +79,7 @@ def _compact(content: Any, copies: dict[tuple[int, torch.Size], torch.Tensor]) -
     if isinstance(content, torch.Tensor):
         if content.untyped_storage().nbytes() <= content.nbytes:
             return content
+        # Such as a weight of stacked runs, which is part of the stack.
         return copies.setdefault((content.data_ptr(), content.shape), content.detach().clone())
     if type(content) in (dict, OrderedDict):
         return type(content)((name, _compact(value, copies)) for name, value in content.items())
@@ -142,6 +144,7 @@ def repair(folder: Path, newest: Newest, best_step: int | None) -> list[str]:
         else:
             link(folder / source, folder / BEST)
     if newest.path.name != LAST:
+        # `last` is usable but older: it becomes the one before.
         if LAST in steps and newest.path.name != PREVIOUS:
             link(folder / LAST, folder / PREVIOUS)
         link(newest.path, folder / LAST)

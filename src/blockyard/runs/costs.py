@@ -21,14 +21,19 @@ COSTS = {  # name -> the better direction, and the unit
 
 def costs(summary: Mapping[str, Any]) -> dict[str, float]:
     """Return the costs in a run's summary that are finite numbers."""
-    parameters, flops, memory = (summary.get(key) for key in ("parameters", "flops_per_sample", "peak_memory"))
     values = {key: summary.get(key) for key in COSTS}
-    values["parameters"] = parameters.get("trainable") if isinstance(parameters, dict) else parameters
-    values["active_parameters"] = parameters.get("active") if isinstance(parameters, dict) else None
-    values["flops_per_sample"] = flops.get("training") if isinstance(flops, dict) else flops
-    values["peak_memory"] = memory.get("bytes") if isinstance(memory, dict) else memory
-    return {
-        key: float(value)
-        for key, value in values.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    }
+    # Summaries of older runs have a number where newer ones have a mapping.
+    parameters, flops, memory = values["parameters"], values["flops_per_sample"], values["peak_memory"]
+    values["active_parameters"] = None
+    if isinstance(parameters, dict):
+        values["parameters"] = parameters.get("trainable")
+        values["active_parameters"] = parameters.get("active")
+    if isinstance(flops, dict):
+        values["flops_per_sample"] = flops.get("training")
+    if isinstance(memory, dict):
+        values["peak_memory"] = memory.get("bytes")
+    finite = {}
+    for key, value in values.items():
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            finite[key] = float(value)
+    return finite

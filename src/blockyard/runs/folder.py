@@ -85,15 +85,15 @@ class RunFolder:
         return run
 
     def with_data(self, paths: Mapping[str, Any]) -> RunFolder:
-        """The run, for reading, with its data in other places: `{"root": "/data"}`. Its config on disk stays.
+        """Return the run, for reading, with its data in other places: `{"root": "/data"}`. Its config on disk stays.
 
         Raises UserError for an option that is no path of its data.
         """
-        own = [key for key in PATHS if key in (self.config.get("data") or {})]
+        known = [f"data.{key}" for key in PATHS if key in (self.config.get("data") or {})]
         for key in paths:
-            if key not in own:
-                there = f"it has {', '.join(f'data.{name}' for name in own)}" if own else "its data come with blockyard"
-                raise UserError(f"data.{key}: the data of {self.name} have no such path; {there}")
+            if f"data.{key}" not in known:
+                hint = f"it has {', '.join(known)}" if known else "its data come with blockyard"
+                raise UserError(f"data.{key}: the data of {self.name} have no such path; {hint}")
         other = copy.copy(self)
         other.moved = {**self.moved, **paths}
         return other
@@ -118,10 +118,14 @@ class RunFolder:
 
     @property
     def identity(self) -> str:
-        """The hash of the semantic config, as recorded at the start."""
+        """Return the hash of the semantic config, as recorded at the start."""
         recorded = self.facts().get("identity")
-        # Computing it imports the packages that the config allows; a folder may come from a stranger.
-        return str(recorded or identity(self.config | {"allow": []} if self.foreign else self.config))
+        if recorded:
+            return str(recorded)
+        if self.foreign:
+            # Computing it imports the packages that the config allows; a folder may come from a stranger.
+            return identity(self.config | {"allow": []})
+        return identity(self.config)
 
     @property
     def seed(self) -> int:
@@ -130,12 +134,12 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of checkpoints."""
+        """Return the folder of checkpoints."""
         return self.path / CHECKPOINTS
 
     @property
     def metrics(self) -> MetricsWriter:
-        """The table of metrics, opened when first used."""
+        """Return the table of metrics, opened when first used."""
         if self._metrics is None:
             self._metrics = MetricsWriter(self.path / METRICS)
         return self._metrics
@@ -150,12 +154,14 @@ class RunFolder:
 
     def write_json(self, name: str, value: Any) -> None:
         """Replace a JSON mapping of this run atomically, with a checksum. Raises OSError."""
+        # Temporary files are removed when a run is taken over.
         if Path(name).name != name or name.startswith(TEMPORARY):
             raise ValueError(f"{name!r} is not a plain file name")
         write_json(self.path / name, value, checked=True)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json: final and best metrics, cost. Raises OSError, also for unwritten rows of metrics."""
+        # A summary says that the run is complete, so that its metrics have to be on the disk before.
         if self._metrics is not None:
             self._metrics.sync()
         self.write_json(SUMMARY, dict(summary))

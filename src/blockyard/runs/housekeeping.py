@@ -36,7 +36,8 @@ class FolderSize:
     bytes: int
 
     def __str__(self) -> str:
-        return f"{self.files} file{'s'[: self.files != 1]}, {self.bytes / 1e6:.1f} MB"
+        files = "file" if self.files == 1 else "files"
+        return f"{self.files} {files}, {self.bytes / 1e6:.1f} MB"
 
 
 def size_of(run: RunFolder) -> FolderSize:
@@ -73,6 +74,7 @@ def delete(run: RunFolder) -> None:
     `check_is_unchanged` comes first. The run is renamed before its files are removed, so that it is either whole or
     gone from every listing.
     """
+    # The lock lies beside the folder, and stays ours while the folder is renamed.
     lock = RunLock(run.path).acquire()
     arm = run.path.parent
     doomed = run.path.with_name(passing_name(DELETED, run.path.name))
@@ -82,8 +84,10 @@ def delete(run: RunFolder) -> None:
         sync_folder(arm)
         shutil.rmtree(doomed)
     except OSError as error:
-        left = f"; what is left of it is {doomed}" if doomed.exists() else ""
-        raise UserError(f"{run.path} cannot be deleted: {error.strerror or error}{left}") from error
+        message = f"{run.path} cannot be deleted: {error.strerror or error}"
+        if doomed.exists():
+            message += f"; what is left of it is {doomed}"
+        raise UserError(message) from error
     finally:
         lock.release()
     with contextlib.suppress(OSError):  # other seeds, or files of somebody else, are there

@@ -50,9 +50,10 @@ def semantic(config: Node) -> Node:
 
 
 def run_name(config: Node) -> str:
-    """The folder name of an arm: a readable label and the identity, safe as a file name."""
+    """Return the folder name of an arm: a readable label and the identity, safe as a file name."""
     name = config.get("name")
-    return f"{slug(redact_text(str(name)) if name else None) or _label(config)}-{identity(config)}"
+    label = slug(redact_text(str(name))) if name else ""
+    return f"{label or _label(config)}-{identity(config)}"
 
 
 def slug(name: str | None) -> str:
@@ -73,16 +74,16 @@ def _label(config: Node) -> str:
     for family in ("data", "token_mixer", "position"):
         node = config.get(family)
         target = str(node.get("_target_", "")) if isinstance(node, dict) else ""
-        if target.count(".") >= 1:
-            labels.append(target.split(".")[-2])
-    return "-".join(filter(None, (slug(label) for label in labels))) or "run"
+        if "." in target:  # the module is named after its mechanism
+            labels.append(slug(target.split(".")[-2]))
+    return "-".join(filter(None, labels)) or "run"
 
 
 def _node(value: Any, packages: tuple[str, ...]) -> Any:
     if isinstance(value, dict):
         target = value.get("_target_")
         defaults, incidental, same = _declared(str(target), packages) if target else ({}, frozenset(), {})
-        if "*" in incidental:
+        if "*" in incidental:  # it only observes
             return None
         kept = {}
         for key, item in value.items():
@@ -93,6 +94,7 @@ def _node(value: Any, packages: tuple[str, ...]) -> Any:
                 plain = same.get(key, {}).get(plain, plain)
             if plain is None and isinstance(item, dict):
                 continue
+            # An option at its default counts like an absent one: a class may gain options without new identities.
             if key in defaults and plain == _node(defaults[key], packages):
                 continue
             kept[str(key)] = plain
@@ -102,17 +104,20 @@ def _node(value: Any, packages: tuple[str, ...]) -> Any:
     if isinstance(value, set | frozenset):
         return sorted(_node(item, packages) for item in value)
     if isinstance(value, float):
-        # 1 and 1.0 are the same value.
-        return int(value) if math.isfinite(value) and value.is_integer() else repr(value)
-    # True == 1 in Python but not in a config.
-    return value if value is None or isinstance(value, str | int) else str(value)
+        # 1 and 1.0 are the same value, and `repr` gives back the same float.
+        if math.isfinite(value) and value.is_integer():
+            return int(value)
+        return repr(value)
+    if value is None or isinstance(value, str | int):  # a bool stays one: JSON tells true from 1
+        return value
+    return str(value)
 
 
 @lru_cache(maxsize=512)
 def _declared(
     target: str, packages: tuple[str, ...]
 ) -> tuple[dict[str, Any], frozenset[str], dict[str, dict[str, Any]]]:
-    """Defaults and incidental options of a target, and names of values by option; empty for one outside `packages`."""
+    """Return defaults, incidental options and other names of values of a target; empty for one outside `packages`."""
     if target.split(".")[0] not in packages:
         return {}, frozenset(), {}
     module, _, name = target.rpartition(".")

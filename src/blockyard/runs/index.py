@@ -39,31 +39,42 @@ _LIVE, _PIPED = 0.2, 5.0  # seconds between two lines of progress, on a terminal
 
 
 def records(outputs: str | os.PathLike[str] = "outputs") -> list[RunRecord]:
-    """Every run under `outputs`, the latest started first; none where there is no such folder."""
+    """Return every run under `outputs`, the latest started first; none if there is no such folder."""
     root = local_path(outputs, "outputs")
     if not root.is_dir():
         return []
     folders = dict(_folders(root))
     with _open(root) as index:
         stored = _stored(index)
-        listed = {run: record for run in folders if (record := _record(run, folders[run], stored.get(run))) is not None}
+        listed: dict[str, RunRecord] = {}
+        changed: dict[str, str] = {}
+        for run, signature in folders.items():
+            record = _record(run, signature, stored.get(run))
+            if record is None:
+                changed[run] = signature
+            else:
+                listed[run] = record
         _store(index, {}, set(stored) - set(folders))
-        listed |= _read_again(index, root, {run: folders[run] for run in folders if run not in listed})
-    return sorted((_now(listed[run], root) for run in folders), key=lambda run: run.started or "", reverse=True)
+        listed |= _read_again(index, root, changed)
+    current = [_with_present_state(listed[run], root) for run in folders]
+    return sorted(current, key=lambda record: record.started or "", reverse=True)
 
 
 def _read_again(index: sqlite3.Connection, root: Path, missing: dict[str, str]) -> dict[str, RunRecord]:
-    """The records of runs from their folders. They are stored in parts, so that a stopped listing goes on from there.
+    """Read the records of runs from their folders. A stopped listing goes on from the parts stored so far.
 
     missing: the signature of each run
     """
     fresh: dict[str, RunRecord] = {}
-    names, live, shown = list(missing), sys.stderr.isatty(), time.monotonic()
+    names = list(missing)
+    live = sys.stderr.isatty()
+    shown = time.monotonic()
     for start in range(0, len(names), _PART):
         part = {run: read_record(root / run) for run in names[start : start + _PART]}
         _store(index, {run: (missing[run], record) for run, record in part.items()}, ())
         fresh |= part
-        if time.monotonic() - shown > (_LIVE if live else _PIPED):
+        interval = _LIVE if live else _PIPED
+        if time.monotonic() - shown > interval:
             shown = time.monotonic()
             text = f"reading runs: {len(fresh):,} of {len(names):,}"
             sys.stderr.write(f"\r{text}" if live else f"{text}\n")
@@ -73,8 +84,8 @@ def _read_again(index: sqlite3.Connection, root: Path, missing: dict[str, str]) 
     return fresh
 
 
-def _now(record: RunRecord, root: Path) -> RunRecord:
-    """A run that was running is asked again: its process may have ended without a word."""
+def _with_present_state(record: RunRecord, root: Path) -> RunRecord:
+    """Return a record with the present state of a run that was running: its process may have ended without a word."""
     if record.state != "running":
         return record
     status = read_status(root / record.run)
@@ -82,7 +93,7 @@ def _now(record: RunRecord, root: Path) -> RunRecord:
 
 
 def _folders(root: Path) -> Iterator[tuple[str, str]]:
-    """Each run folder, `NAME-HASH/sSEED`, with times and sizes of its files."""
+    """Yield each run folder, `NAME-HASH/sSEED`, with times and sizes of its files."""
     for arm in _subfolders(root):
         for seed in _subfolders(Path(arm.path)):
             if seed.name[:1] == "s" and seed.name[1:].isdigit():
@@ -110,19 +121,18 @@ def _signature(folder: str) -> str:
     return " ".join(parts)
 
 
-# -- the SQLite file --------------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def _open(root: Path) -> Iterator[sqlite3.Connection]:
-    """The index of a folder; one in memory where the file can be neither used nor made again."""
+    """Open the index of a folder; one in memory if the file can be neither used nor made again."""
     file = root / FILE
     connection = None
-    if (reason := database_reason(file, only_own=True)) is not None:
+    reason = database_reason(file, only_own=True)
+    if reason is not None:
         log.warning("%s is not used, since %s; all runs are read. Remove it to have an index", file, reason)
-    for attempt in () if reason else ("open", "remake"):
+    attempts = () if reason else ("open", "remake")
+    for attempt in attempts:
         try:
-            if attempt == "remake":
+            if attempt == "remake":  # a damaged index is lost: it holds nothing that the folders do not
                 file.unlink(missing_ok=True)
             connection = _prepared(sqlite3.connect(file, timeout=_WAIT))
             break
@@ -157,7 +167,7 @@ def _prepared(connection: sqlite3.Connection) -> sqlite3.Connection:
 
 
 def _stored(index: sqlite3.Connection) -> dict[str, tuple[Any, Any, Any]]:
-    """The signature, record and config of each row, by run."""
+    """Return the signature, record and config of each row, by run."""
     try:
         return {run: (*row,) for run, *row in index.execute("SELECT run, signature, record, config FROM runs")}
     except sqlite3.Error as error:  # damaged further in
@@ -166,10 +176,11 @@ def _stored(index: sqlite3.Connection) -> dict[str, tuple[Any, Any, Any]]:
 
 
 def _store(index: sqlite3.Connection, fresh: dict[str, tuple[str, RunRecord]], gone: Collection[Any]) -> None:
-    entries = [
-        (run, signature, json.dumps(_stored_fields(record)), record.config_json)
-        for run, (signature, record) in fresh.items()
-    ]
+    entries = []
+    for run, (signature, record) in fresh.items():
+        # The config has a column of its own, because most listings never parse it.
+        fields = {key: value for key, value in asdict(record).items() if key not in (*_OF_SWEEPS, "config_json")}
+        entries.append((run, signature, json.dumps(fields), record.config_json))
     if not entries and not gone:
         return
     try:
@@ -180,18 +191,13 @@ def _store(index: sqlite3.Connection, fresh: dict[str, tuple[str, RunRecord]], g
         log.debug("the index of runs cannot be written: %s", error)
 
 
-def _stored_fields(record: RunRecord) -> dict[str, Any]:
-    """Return the fields of a row beside the config, that most listings never parse."""
-    return {key: value for key, value in asdict(record).items() if key not in (*_OF_SWEEPS, "config_json")}
-
-
 def _record(run: str, signature: str, row: tuple[Any, Any, Any] | None) -> RunRecord | None:
-    """A row's record; None where it is missing, out of date or not a record, so that the folder is read."""
+    """Return a row's record; None if it is missing, out of date or not a record, so that the folder is read."""
     if row is None or row[0] != signature:
         return None
     try:
-        value = {key: each for key, each in json.loads(row[1]).items() if key not in _OF_SWEEPS}
-        record = RunRecord(**value | {"tags": tuple(value["tags"]), "config_json": row[2]})
+        fields = {key: value for key, value in json.loads(row[1]).items() if key not in _OF_SWEEPS}
+        record = RunRecord(**fields | {"tags": tuple(fields["tags"]), "config_json": row[2]})
         if record.run == run and _is_whole(record):
             return record
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -201,20 +207,17 @@ def _record(run: str, signature: str, row: tuple[Any, Any, Any] | None) -> RunRe
 
 def _is_whole(record: RunRecord) -> bool:
     """Return whether every field of a record has the type that `read_record` gives it."""
-    texts = (record.reason, record.started, record.damage)
+    # The file lies in a folder that others may write to, and its rows reach pages and comparisons.
+    texts = [record.note, record.config_json, *record.tags, *record.directions.values()]
+    optional_texts = [record.reason, record.started, record.damage, *record.choices.values()]
+    numbers = [*record.metrics.values()]
+    optional_numbers = [record.seconds, record.steps, record.parameters]
     return (
-        all(text is None or isinstance(text, str) for text in texts)
-        and record.state in STATES
-        and isinstance(record.note, str)
+        record.state in STATES
         and isinstance(record.archived, bool)
-        and all(isinstance(tag, str) for tag in record.tags)
-        and all(number is None or _is_number(number) for number in (record.seconds, record.steps, record.parameters))
-        and all(map(_is_number, record.metrics.values()))
-        and all(isinstance(value, str) for value in record.directions.values())
-        and all(value is None or isinstance(value, str) for value in record.choices.values())
-        and isinstance(record.config_json, str)
+        and all(isinstance(text, str) for text in texts)
+        and all(isinstance(text, str | None) for text in optional_texts)
+        and not any(isinstance(number, bool) for number in (*numbers, *optional_numbers))
+        and all(isinstance(number, int | float) for number in numbers)
+        and all(isinstance(number, int | float | None) for number in optional_numbers)
     )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

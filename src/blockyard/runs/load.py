@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from blockyard.contracts import DataModule, Model, Objective, Splits, Tokenizer
 
 
-# The config of a run, checked before anything that it names is imported.
+WHICH = {"best": BEST, "last": LAST, "previous": PREVIOUS}
+log = logging.getLogger("blockyard")
 
 
 def check_allowed(folder: RunFolder, allow: tuple[str, ...] | list[str] = ()) -> None:
@@ -46,8 +47,9 @@ def trusted_config(
     *,
     training: bool = False,
 ) -> Node:
-    """The frozen config with the user's own `allow` and with options of `position` replaced, in every kind of layers
-    that has the same scheme too.
+    """Return the frozen config with the user's own `allow` and with options of `position` replaced.
+
+    They are replaced in every kind of layers that has the same scheme, too.
 
     training: whether the run goes on, and so must fit into the memory of this machine with its gradients
 
@@ -81,11 +83,6 @@ def _missing_data(config: Node) -> str | None:
     with contextlib.suppress(ValueError, TypeError, KeyError, OSError, RuntimeError):
         return Components(config).data.missing()
     return None
-
-
-log = logging.getLogger("blockyard")
-
-WHICH = {"best": BEST, "last": LAST, "previous": PREVIOUS}
 
 
 @dataclass(frozen=True)
@@ -137,7 +134,8 @@ def load(
     if which not in WHICH:
         raise UserError(f"which={which!r}: expected one of {', '.join(WHICH)}, or of those with @ema for an average")
     folder = run if isinstance(run, RunFolder) else find(run, outputs)
-    folder = folder.with_data(data) if data else folder
+    if data:
+        folder = folder.with_data(data)
     components = components_of(folder, allow, position, metrics)
     _report_edits(folder, allow)
     path, content = _content(folder, which)
@@ -152,6 +150,9 @@ def load(
         load_weights(model, content, path)
     except BadCheckpointError as bad:
         raise _with_hint(bad, folder, which) from None
+    weights = path.name
+    if average:
+        weights += f"@{average}"
     return Loaded(
         model=model.to(device).eval(),
         tokenizer=components.tokenizer,
@@ -162,7 +163,7 @@ def load(
         folder=folder,
         checkpoint=path,
         step=int(content.get("global_step") or 0),
-        weights=f"{path.name}@{average}" if average else path.name,
+        weights=weights,
     )
 
 
@@ -181,7 +182,7 @@ def components_of(
     position: Mapping[str, Any] | None = None,
     metrics: Any = None,
 ) -> Components:
-    """The components of a run, with its fitted tokenizer. Raises UserError for a package that is not allowed."""
+    """Return the components of a run, with its fitted tokenizer. Raises UserError for a package that is not allowed."""
     from blockyard.config import build
 
     config = trusted_config(folder, allow, position, metrics)
@@ -195,7 +196,7 @@ def components_of(
 
 
 def _load_state(tokenizer: Tokenizer, folder: RunFolder, name: str) -> None:
-    """Return a tokenizer's state, from a file of the run if it is there. Raises UserError if it is damaged."""
+    """Load a tokenizer's state from a file of the run, if it is there. Raises UserError if it is damaged."""
     path = folder.path / name
     if os.path.lexists(path):
         try:
@@ -217,7 +218,8 @@ def _content(folder: RunFolder, which: str) -> tuple[Path, dict[str, Any]]:
     alone = folder.path / WEIGHTS
     if which != "previous" and is_regular(alone) and not folder.checkpoints.exists():
         # An imported or exported folder has weights of one moment, and no state of a training.
-        return alone, {"state_dict": {f"{PREFIX}{name}": value for name, value in read_weights(alone).items()}}
+        weights = {f"{PREFIX}{name}": value for name, value in read_weights(alone).items()}
+        return alone, {"state_dict": weights}
     try:
         return path, read(path, identity=folder.identity, seed=folder.seed)
     except FileNotFoundError:
@@ -244,8 +246,11 @@ def _report_edits(folder: RunFolder, allow: tuple[str, ...] | list[str]) -> None
 
 
 def _hint(folder: RunFolder, which: str) -> str:
-    others = [key for key, name in WHICH.items() if key != which and is_regular(folder.checkpoints / name)]
-    return f"; which={others[0]} exists" if others else ""
+    """Return a hint at another checkpoint of the run, or an empty text."""
+    for key, name in WHICH.items():
+        if key != which and is_regular(folder.checkpoints / name):
+            return f"; which={key} exists"
+    return ""
 
 
 def _with_hint(bad: BadCheckpointError, folder: RunFolder, which: str) -> BadCheckpointError:

@@ -100,12 +100,14 @@ class RunLock:
         note = holder(self.folder)
         if note is None:
             return "another process"
-        where = "" if note.get("host") == socket.gethostname() else f" on {note.get('host')}"
-        return f"process {note.get('pid')}{where}"
+        process = f"process {note.get('pid')}"
+        if note.get("host") != socket.gethostname():
+            process += f" on {note.get('host')}"
+        return process
 
 
 def lock_path(folder: Path) -> Path:
-    """The path of a run folder's lock file."""
+    """Return the path of a run folder's lock file."""
     return folder.parent / f".{folder.name}.lock"
 
 
@@ -124,7 +126,7 @@ def held(folder: Path) -> bool:
 
 
 def holder(folder: Path) -> dict[str, object] | None:
-    """The pid and host that the last holder wrote; None without a readable note."""
+    """Return the pid and host that the last holder wrote; None without a readable note."""
     try:
         note = json.loads(read_bytes(lock_path(folder), _NOTE_BYTES).decode())
     except (OSError, ValueError):

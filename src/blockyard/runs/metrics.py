@@ -18,110 +18,9 @@ from typing import Literal
 
 from blockyard.atomic_files import read_bytes, replacing
 
-# The format of metrics.csv: read any file, damaged ones too, and write one row.
-
 Row = dict[str, float]
-
-
-def read_metrics(path: Path) -> list[Row]:
-    """All complete rows in order of steps; empty cells are absent, `step` is an int.
-
-    Torn or damaged lines are dropped. A missing file gives no rows. Raises OSError for anything but a regular file.
-    """
-    return parse(path)[1]
-
-
-def parse(path: Path) -> tuple[list[str], list[Row], Literal["whole", "torn", "damaged"]]:
-    """Columns, rows, and whether the file is whole, has a torn last line, or is damaged.
-
-    Raises OSError for anything but a regular file.
-    """
-    try:
-        data = read_bytes(path)
-    except FileNotFoundError:
-        return ["step"], [], "whole"
-    whole, _, torn = data.rpartition(b"\n")
-    try:
-        table = list(csv.reader(io.StringIO(whole.decode(errors="replace"), newline="")))
-    except csv.Error:  # a cell of more than 128 KiB
-        table = []
-    if not table or table[0][:1] != ["step"] or len(set(table[0])) != len(table[0]):
-        return ["step"], [], "damaged" if data else "whole"
-    columns = table[0]
-    rows: list[Row] = []
-    damaged = False
-    for cells in table[1:]:
-        row = _row(columns, cells)
-        if row is None or (rows and row["step"] <= rows[-1]["step"]):
-            damaged = True
-        else:
-            rows.append(row)
-    if damaged:
-        return columns, rows, "damaged"
-    # A last row that was edited by hand would invalidate byte offsets, so it counts as torn and is rewritten.
-    last = [text_of(rows[-1].get(name)) for name in columns] if rows else columns
-    exact = not torn and data.endswith(line_of(last))
-    return columns, rows, "whole" if exact else "torn"
-
-
-def _row(columns: list[str], cells: list[str]) -> Row | None:
-    if len(cells) != len(columns):
-        return None
-    try:
-        row: Row = {name: float(cell) for name, cell in zip(columns, cells, strict=True) if cell != ""}
-        row["step"] = int(cells[0])
-    except ValueError:
-        return None
-    return row
-
-
-def merge_steps(rows: Iterable[Row]) -> list[Row]:
-    """One row per step, in order; later values win."""
-    merged: list[Row] = []
-    for row in rows:
-        if merged and merged[-1]["step"] == row["step"]:
-            merged[-1] = {**merged[-1], **row}
-        else:
-            merged.append(row)
-    return merged
-
-
-def text_of(value: float | None) -> str:
-    """The text of a cell: empty for None, an integer without a point, else the shortest exact text."""
-    if value is None:
-        return ""
-    if isinstance(value, int) or (math.isfinite(value) and value.is_integer() and abs(value) < 2**53):
-        return str(int(value))
-    return repr(float(value))
-
-
-def line_of(cells: list[str]) -> bytes:
-    """The bytes of a row in the file."""
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerow(cells)
-    return out.getvalue().encode()
-
-
 log = logging.getLogger("blockyard")
-
 FILE = "metrics.csv"
-
-
-def lost_rows(folder: Path, step: int, logged: tuple[int, int]) -> str | None:
-    """Return a sentence about rows up to `step` that a run's metrics.csv lacks, or None.
-
-    logged: how many rows there were at that step, and the step of the last one
-    """
-    try:
-        rows = [row for row in read_metrics(folder / FILE) if row["step"] <= step]
-    except OSError:
-        rows = []
-    count, last = logged
-    if len(rows) >= count and (not count or rows[-1]["step"] >= last):
-        return None
-    return (
-        f"{FILE} has {len(rows)} rows up to step {step}, where {count} were logged; what is missing cannot be restored"
-    )
 
 
 class MetricsWriter:
@@ -139,7 +38,7 @@ class MetricsWriter:
 
     @property
     def last_step(self) -> int | None:
-        """The step of the last row, or None."""
+        """Return the step of the last row, or None."""
         self._open()
         last = self._pending[-1] if self._pending else self._last
         return None if last is None else int(last["step"])
@@ -209,25 +108,25 @@ class MetricsWriter:
         new = [name for name in row if name not in self._columns]
         merges = self._last is not None and self._last["step"] == row["step"]
         merged = {**self._last, **row} if merges and self._last is not None else row
-        if new or self._end == 0:
+        if new or self._end == 0:  # the header changes, and every row gets a cell more
             self._rewrite(merge_steps([*read_metrics(self.path), merged]), extra=new)
             return
         assert self._handle is not None
         at = self._last_at if merges else self._end
-        line = line_of([text_of(merged.get(name)) for name in self._columns])
+        line = _line_of_row(merged, self._columns)
         written = os.pwrite(self._handle, line, at)
         if written < len(line):  # the disk filled up in the middle of a row: restore the old one
-            old = line_of([text_of(self._last.get(name)) for name in self._columns]) if merges and self._last else b""
+            old = _line_of_row(self._last, self._columns) if merges and self._last else b""
             os.pwrite(self._handle, old, at)
             os.ftruncate(self._handle, at + len(old))
             raise OSError(28, "No space left on device", str(self.path))
-        if at + len(line) < self._end:
+        if at + len(line) < self._end:  # the merged row is shorter than the old one
             os.ftruncate(self._handle, at + len(line))
         self._last, self._last_at, self._end = merged, at, at + len(line)
 
     def _rewrite(self, rows: list[Row], extra: Iterable[str] = ()) -> None:
         columns = [*self._columns, *(name for name in extra if name not in self._columns)]
-        lines = [line_of(columns), *(line_of([text_of(row.get(name)) for name in columns]) for row in rows)]
+        lines = [line_of(columns), *(_line_of_row(row, columns) for row in rows)]
         with replacing(self.path) as temporary:
             temporary.write_bytes(b"".join(lines))
         self._reset_handle()
@@ -257,5 +156,108 @@ class MetricsWriter:
         self._reset_handle()
         self._end = self.path.stat().st_size
         self._last = rows[-1] if rows else None
-        last = line_of([text_of(self._last.get(name)) for name in columns]) if self._last else b""
-        self._last_at = self._end - len(last)
+        self._last_at = self._end
+        if self._last:
+            self._last_at -= len(_line_of_row(self._last, columns))
+
+
+def read_metrics(path: Path) -> list[Row]:
+    """Return all complete rows in order of steps; empty cells are absent, `step` is an int.
+
+    Torn or damaged lines are dropped. A missing file gives no rows. Raises OSError for anything but a regular file.
+    """
+    return parse(path)[1]
+
+
+def parse(path: Path) -> tuple[list[str], list[Row], Literal["whole", "torn", "damaged"]]:
+    """Return columns, rows, and whether the file is whole, has a torn last line, or is damaged.
+
+    Raises OSError for anything but a regular file.
+    """
+    try:
+        data = read_bytes(path)
+    except FileNotFoundError:
+        return ["step"], [], "whole"
+    whole, _, torn = data.rpartition(b"\n")
+    try:
+        table = list(csv.reader(io.StringIO(whole.decode(errors="replace"), newline="")))
+    except csv.Error:  # a cell of more than 128 KiB
+        table = []
+    if not table or table[0][:1] != ["step"] or len(set(table[0])) != len(table[0]):
+        return ["step"], [], "damaged" if data else "whole"
+    columns = table[0]
+    rows: list[Row] = []
+    damaged = False
+    for cells in table[1:]:
+        row = _row(columns, cells)
+        if row is None or (rows and row["step"] <= rows[-1]["step"]):
+            damaged = True
+        else:
+            rows.append(row)
+    if damaged:
+        return columns, rows, "damaged"
+    # A last row that was edited by hand would invalidate byte offsets, so it counts as torn and is rewritten.
+    last_line = _line_of_row(rows[-1], columns) if rows else line_of(columns)
+    if torn or not data.endswith(last_line):
+        return columns, rows, "torn"
+    return columns, rows, "whole"
+
+
+def _row(columns: list[str], cells: list[str]) -> Row | None:
+    if len(cells) != len(columns):
+        return None
+    try:
+        row: Row = {name: float(cell) for name, cell in zip(columns, cells, strict=True) if cell != ""}
+        row["step"] = int(cells[0])
+    except ValueError:
+        return None
+    return row
+
+
+def merge_steps(rows: Iterable[Row]) -> list[Row]:
+    """Return one row per step, in order; later values win."""
+    merged: list[Row] = []
+    for row in rows:
+        if merged and merged[-1]["step"] == row["step"]:
+            merged[-1] = {**merged[-1], **row}
+        else:
+            merged.append(row)
+    return merged
+
+
+def text_of(value: float | None) -> str:
+    """Return the text of a cell: empty for None, an integer without a point, else the shortest exact text."""
+    if value is None:
+        return ""
+    # Above 2^53 a float stands for several integers, and its digits would claim one of them.
+    if isinstance(value, int) or (math.isfinite(value) and value.is_integer() and abs(value) < 2**53):
+        return str(int(value))
+    return repr(float(value))
+
+
+def line_of(cells: list[str]) -> bytes:
+    """Return the bytes of a row in the file."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerow(cells)
+    return out.getvalue().encode()
+
+
+def _line_of_row(row: Row, columns: list[str]) -> bytes:
+    return line_of([text_of(row.get(name)) for name in columns])
+
+
+def lost_rows(folder: Path, step: int, logged: tuple[int, int]) -> str | None:
+    """Return a sentence about rows up to `step` that a run's metrics.csv lacks, or None.
+
+    logged: how many rows there were at that step, and the step of the last one
+    """
+    try:
+        rows = [row for row in read_metrics(folder / FILE) if row["step"] <= step]
+    except OSError:
+        rows = []
+    count, last = logged
+    if len(rows) >= count and (not count or rows[-1]["step"] >= last):
+        return None
+    return (
+        f"{FILE} has {len(rows)} rows up to step {step}, where {count} were logged; what is missing cannot be restored"
+    )

@@ -30,6 +30,11 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "tokens": ("sample", "document", "count", "loss"),
 }
 _MATRICES = {"top", "probability", "prediction"}
+# What numpy and zipfile raise for a damaged, encrypted or deeply nested file, besides OSError and ValueError.
+_UNREADABLE = (
+    *(KeyError, TypeError, AttributeError, EOFError, OverflowError, MemoryError, SyntaxError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError),
+)
 
 
 @dataclass(frozen=True)
@@ -62,13 +67,6 @@ class SamplePredictions:
         return self.arrays[name]
 
 
-# What numpy and zipfile raise for a damaged, encrypted or deeply nested file, besides OSError and ValueError.
-_UNREADABLE = (
-    *(KeyError, TypeError, AttributeError, EOFError, OverflowError, MemoryError, SyntaxError, RuntimeError),
-    *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError),
-)
-
-
 def write_predictions(path: Path, predictions: SamplePredictions) -> None:
     """Write the file atomically. Raises OSError."""
     import numpy as np
@@ -90,7 +88,9 @@ def read_predictions(path: Path) -> SamplePredictions:
             _check_size(archive.zip)
             meta = json.loads(str(archive[_META]))
             kind = meta.pop("kind")
-            names = (*_FIELDS[kind], *([SLICE] if SLICE in archive else []))
+            names = [*_FIELDS[kind]]
+            if SLICE in archive:
+                names.append(SLICE)
             arrays = {name: archive[name] for name in names}
         _check(kind, arrays)
     except _UNREADABLE as error:
@@ -102,7 +102,7 @@ def read_predictions(path: Path) -> SamplePredictions:
 
 def _check_size(archive: zipfile.ZipFile) -> None:
     """Raise ValueError for a file that would unpack to more than was ever written."""
-    if sum(each.file_size for each in archive.infolist()) > 2 * MAX_BYTES:
+    if sum(member.file_size for member in archive.infolist()) > 2 * MAX_BYTES:
         raise ValueError(f"it holds more than {2 * MAX_BYTES} bytes")
 
 
@@ -112,9 +112,12 @@ def _check(kind: str, arrays: dict[str, np.ndarray]) -> None:
 
     count = len(arrays["sample"])
     for name, array in arrays.items():
-        sides = 2 if name in _MATRICES or (kind == "values" and name == "target") else 1
-        whole = name in ("sample", "top", "document", "count", SLICE) or (kind == "classes" and name == "target")
-        if array.ndim != sides or len(array) != count or array.dtype.kind != ("i" if whole else "f"):
+        is_target = name == "target"
+        is_matrix = name in _MATRICES or (kind == "values" and is_target)
+        is_whole = name in ("sample", "top", "document", "count", SLICE) or (kind == "classes" and is_target)
+        dimensions = 2 if is_matrix else 1
+        dtype_kind = "i" if is_whole else "f"
+        if array.ndim != dimensions or len(array) != count or array.dtype.kind != dtype_kind:
             raise ValueError(f"{name} is {array.dtype} {array.shape}")
     if kind == "classes" and (arrays["top"].shape != arrays["probability"].shape or not arrays["top"].shape[1]):
         raise ValueError(f"top is {arrays['top'].shape}, probability {arrays['probability'].shape}")

@@ -93,10 +93,15 @@ def own_code(packages: Sequence[str]) -> dict[str, str]:
             spec = None
         if spec is None:
             continue
-        folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
-        files = {file.relative_to(folder): file for folder in folders for file in sorted(folder.rglob("*.py"))}
+        files = {}
+        for location in spec.submodule_search_locations or ():
+            folder = Path(location)
+            for file in sorted(folder.rglob("*.py")):
+                files[file.relative_to(folder)] = file
+        if not files:  # a module of one file
+            files = {Path(package): Path(str(spec.origin))}
         digest = hashlib.sha256()
-        for name, file in (files or {Path(package): Path(str(spec.origin))}).items():
+        for name, file in files.items():
             digest.update(f"{name}\n".encode())
             with contextlib.suppress(OSError):  # a run that reads the file fails by itself
                 digest.update(file.read_bytes())
@@ -105,10 +110,13 @@ def own_code(packages: Sequence[str]) -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """Installed versions of packages that can change a result, read without importing them."""
+    """Return the installed versions of packages that can change a result, read without importing them."""
     installed = {"python": platform.python_version(), "blockyard": NOT_INSTALLED}
-    numbers = {name: _version(name) for name in ("blockyard", *PACKAGES)}
-    return installed | {name: number for name, number in numbers.items() if number is not None}
+    for name in ("blockyard", *PACKAGES):
+        number = _version(name)
+        if number is not None:
+            installed[name] = number
+    return installed
 
 
 @cache
@@ -121,7 +129,7 @@ def _version(name: str) -> str | None:
 
 
 def git_state(folder: Path) -> GitState | None:
-    """Commit, branch and a hash of uncommitted changes of the checkout around `folder`; None outside one.
+    """Return commit, branch and a hash of uncommitted changes of the checkout around `folder`; None outside one.
 
     Only tracked files count. The address of the remote is not read, because it may contain a password.
     """
@@ -131,23 +139,31 @@ def git_state(folder: Path) -> GitState | None:
     # A wheel installed inside another repository is not that repository's code.
     if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
-    diff = _git(folder, "diff", "HEAD", "--no-ext-diff", "--no-color", "--binary") or ""
+    branch = _git(folder, "rev-parse", "--abbrev-ref", "HEAD") or ""
+    # The settings of a user's git, such as colours or an external diff, must not change the hash.
+    diff = _git(folder, "diff", "HEAD", "--no-ext-diff", "--no-color", "--binary")
+    diff_hash = None
+    if diff:
+        diff_hash = hashlib.sha256(diff.encode(errors="replace")).hexdigest()[:16]
     return {
         "commit": commit.strip(),
-        "branch": (_git(folder, "rev-parse", "--abbrev-ref", "HEAD") or "").strip() or None,
+        "branch": branch.strip() or None,
         "dirty": bool(diff),
-        "diff_hash": hashlib.sha256(diff.encode(errors="replace")).hexdigest()[:16] if diff else None,
+        "diff_hash": diff_hash,
     }
 
 
 def host_facts() -> HostFacts:
-    """The machine: name, system, processor, cores, memory, and GPUs by name."""
+    """Return the machine: name, system, processor, cores, memory, and GPUs by name."""
+    usable_cores = os.cpu_count()
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        usable_cores = len(os.sched_getaffinity(0))
     return {
         "name": socket.gethostname(),
         "system": platform.platform(),
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "usable_cores": usable_cores,
         "threads": os.environ.get("OMP_NUM_THREADS"),
         "memory_gib": _memory_gib(),
         "gpus": _gpus(),
@@ -155,7 +171,8 @@ def host_facts() -> HostFacts:
 
 
 def _git(folder: Path, *args: str) -> str | None:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    # Inside a hook of another repository, GIT_DIR and its like would name that one.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}
     try:
         done = subprocess.run(
@@ -168,7 +185,9 @@ def _git(folder: Path, *args: str) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+    if done.returncode:
+        return None
+    return done.stdout.decode(errors="replace")
 
 
 def _cpu_name() -> str | None:

@@ -35,15 +35,18 @@ class Condition:
         value = record.value(self.key)
         if self.sign in _ORDER:
             return finite(value) and _ORDER[self.sign](value, float(self.text))
+        # A list is equal to the text of any of its items, and to its own text.
         values = [*value, value] if isinstance(value, list | tuple) else [value]
-        return any(self._equals(each) for each in values) == (self.sign == "=")
+        is_equal = any(self._equals(candidate) for candidate in values)
+        return is_equal == (self.sign == "=")
 
     def _equals(self, value: Any) -> bool:
         if value is None:
             return self.text in ("", "null", "none")
         if isinstance(value, bool):
             return self.text.lower() == str(value).lower()
-        if finite(value) and (number := _number(self.text)) is not None:
+        number = _number(self.text)
+        if finite(value) and number is not None:
             return bool(value == number)
         if isinstance(value, list | tuple):  # as a whole
             return to_text(list(value)) == self.text.replace(" ", "")
@@ -51,7 +54,7 @@ class Condition:
 
 
 def parse(text: str) -> Condition:
-    """A condition from the command line. A bare word asks for runs with it in their name. Raises UserError."""
+    """Return a condition from the command line. A bare word asks for runs with it in their name. Raises UserError."""
     match = _CONDITION.fullmatch(text)
     if match is None:
         return Condition("run", "=", f"*{text}*")
@@ -62,7 +65,7 @@ def parse(text: str) -> Condition:
 
 
 def select(records: Sequence[RunRecord], conditions: Sequence[Condition]) -> list[RunRecord]:
-    """The runs that meet every condition, in their order. Raises UserError for a key that no run has."""
+    """Return the runs that meet every condition, in their order. Raises UserError for a key that no run has."""
     check_keys(records, [condition.key for condition in conditions])
     return [record for record in records if all(condition.holds(record) for condition in conditions)]
 
@@ -78,15 +81,17 @@ def check_keys(records: Sequence[RunRecord], keys: Sequence[str]) -> None:
 
 
 def ordered(records: Sequence[RunRecord], key: str, *, descending: bool) -> list[RunRecord]:
-    """Sorted by a key, upwards numbers before texts; runs without it last. Equal ones keep their order."""
+    """Return the runs sorted by a key, numbers before texts and runs without it last. Equal ones keep their order."""
 
     def rank(record: RunRecord) -> tuple[int, Any]:
         value = record.value(key)
-        return (0, float(value)) if finite(value) else (1, str(value))
+        if finite(value):
+            return 0, float(value)
+        return 1, str(value)
 
-    having = [record for record in records if record.value(key) is not None]
-    lacking = [record for record in records if record.value(key) is None]
-    return [*sorted(having, key=rank, reverse=descending), *lacking]
+    with_key = [record for record in records if record.value(key) is not None]
+    without_key = [record for record in records if record.value(key) is None]
+    return [*sorted(with_key, key=rank, reverse=descending), *without_key]
 
 
 def direction(records: Sequence[RunRecord], metric: str) -> str:

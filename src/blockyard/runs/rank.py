@@ -9,7 +9,7 @@ from blockyard.errors import UserError, shortened
 
 
 def rank_of(devices: int) -> int:
-    """The global rank of this process; rank 0 writes.
+    """Return the global rank of this process; rank 0 writes.
 
     torchrun sets RANK, SLURM's srun SLURM_PROCID; Lightning's launcher, and users who start each machine by hand, set
     NODE_RANK and LOCAL_RANK. A single SLURM task counts as a plain process.
@@ -17,11 +17,13 @@ def rank_of(devices: int) -> int:
     rank = _number("RANK")
     if rank is None and (_number("SLURM_NTASKS") or 1) > 1:
         rank = _number("SLURM_PROCID")
-    return (_number("NODE_RANK") or 0) * devices + (_number("LOCAL_RANK") or 0) if rank is None else rank
+    if rank is not None:
+        return rank
+    return (_number("NODE_RANK") or 0) * devices + (_number("LOCAL_RANK") or 0)
 
 
 def local_rank_of() -> int:
-    """The rank of this process on its machine."""
+    """Return the rank of this process on its machine."""
     local = _number("LOCAL_RANK")
     if local is None and (_number("SLURM_NTASKS") or 1) > 1:
         local = _number("SLURM_LOCALID")
@@ -29,7 +31,7 @@ def local_rank_of() -> int:
 
 
 def rank_in(config: Node) -> int:
-    """`rank_of` with the devices of a run's config."""
+    """Return `rank_of` with the devices of a run's config."""
     trainer = config.get("trainer")
     devices = trainer.get("devices", 1) if isinstance(trainer, dict) else 1
     return rank_of(devices if isinstance(devices, int) else 1)
@@ -75,7 +77,7 @@ def check_environment() -> None:
 
 
 def _number(name: str) -> int | None:
-    """The number in a variable of the environment; None where it is not set. Raises UserError for anything else."""
+    """Return the number in a variable of the environment, or None without it. Raises UserError for other texts."""
     text = os.environ.get(name)
     if text is None:
         return None

@@ -39,7 +39,7 @@ def write_note(path: Path, note: Note) -> None:
 
 
 def read_notes(path: Path) -> list[Note]:
-    """The notes of a run by rank; damaged ones are left out."""
+    """Return the notes of a run by rank; damaged ones are left out."""
     notes = []
     for file in path.glob(_NOTE.format("*")):
         with contextlib.suppress(OSError, ValueError, TypeError):

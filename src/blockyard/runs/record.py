@@ -99,7 +99,7 @@ class RunRecord:
 
 
 def read_record(path: Path) -> RunRecord:
-    """The record of a run folder. Damage to one of its files is recorded, and the others are read."""
+    """Read the record of a run folder. Damage to one of its files is recorded, and the others are read."""
     problems: list[str] = []
 
     def content(name: str) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def read_record(path: Path) -> RunRecord:
 
 
 def _seconds(started: str | None, ended: str | None) -> float | None:
-    """From the last start to the end."""
+    """Return the seconds from the last start to the end."""
     try:
         return (datetime.fromisoformat(str(ended)) - datetime.fromisoformat(str(started))).total_seconds()
     except (ValueError, TypeError):

@@ -48,6 +48,10 @@ _ENVIRONMENT = re.compile(r"(?i)(api_?key|token|secret|passw(or)?d|credential|ac
 # Secrets that were given as options, kept in memory to redact them from error messages.
 _REMEMBERED: set[str] = set()
 _NOT_SECRET = frozenset({"auto", "none", "null", "true", "false", "default", "disabled"})
+_ENTRY = re.compile(
+    r"""(?x) (?P<key>['"]? (?<![\w.-]) (?P<name>[\w.-]+) ['"]?) (?P<colon>\s*:\s*)
+    (?: '[^']*' | "[^"]*" | [^,{}\[\]]+ ) """
+)
 
 
 def is_secret_key(key: str) -> bool:
@@ -56,11 +60,12 @@ def is_secret_key(key: str) -> bool:
 
 
 def redact_text(text: str, *, environment: bool = True) -> str:
-    """`text` with recognised secrets replaced.
+    """Return `text` with recognised secrets replaced.
 
     environment: also replace the values of secret environment variables and of options passed to `remember`
     """
-    return _without(_known_secrets() if environment else [], text)
+    secrets = _known_secrets() if environment else []
+    return _without(secrets, text)
 
 
 def _without(secrets: Sequence[str], text: str) -> str:
@@ -75,18 +80,23 @@ def _without(secrets: Sequence[str], text: str) -> str:
 
 
 def redact(value: Any, *, secret_keys: list[str] | None = None, path: str = "", environment: bool = True) -> Any:
-    """A copy of plain nested data without secrets; `secret_keys` collects the dotted keys that held one."""
-    return _redacted(value, secret_keys, path, _known_secrets() if environment else [])
+    """Return a copy of plain nested data without secrets; `secret_keys` collects the dotted keys that held one."""
+    secrets = _known_secrets() if environment else []
+    return _redacted(value, secret_keys, path, secrets)
 
 
 def _redacted(value: Any, secret_keys: list[str] | None, path: str, secrets: Sequence[str]) -> Any:
     if isinstance(value, Mapping):
-        return {
-            key: _hide(secret_keys, _join(path, key))
-            if is_secret_key(str(key)) and _can_hide(item)
-            else _redacted(item, secret_keys, _join(path, key), secrets)
-            for key, item in value.items()
-        }
+        clean_mapping = {}
+        for key, item in value.items():
+            dotted = _join(path, key)
+            if not (is_secret_key(str(key)) and _can_hide(item)):
+                clean_mapping[key] = _redacted(item, secret_keys, dotted, secrets)
+                continue
+            clean_mapping[key] = REDACTED
+            if secret_keys is not None:
+                secret_keys.append(dotted)
+        return clean_mapping
     if isinstance(value, list | tuple):
         return [_redacted(item, secret_keys, _join(path, index), secrets) for index, item in enumerate(value)]
     if isinstance(value, str):
@@ -109,8 +119,9 @@ def remember(config: Mapping[str, Any]) -> None:
 
 
 def redact_command(argv: Sequence[str]) -> list[str]:
-    """A command line without secrets: `key=value`, `--key=value`, `--key value` and inline dicts."""
-    clean, hide_next = [], False
+    """Return a command line without secrets: `key=value`, `--key=value`, `--key value` and inline dicts."""
+    clean = []
+    hide_next = False
     for arg in map(str, argv):
         if hide_next and not arg.startswith("-"):
             clean.append(REDACTED)
@@ -135,27 +146,19 @@ def _redact_inline(value: str) -> str:
         return value
 
     def hide(match: re.Match[str]) -> str:
-        return f"{match['key']}{match['colon']}{REDACTED}" if is_secret_key(match["name"]) else match[0]
+        if not is_secret_key(match["name"]):
+            return match[0]
+        return f"{match['key']}{match['colon']}{REDACTED}"
 
     return _ENTRY.sub(hide, value)
-
-
-_ENTRY = re.compile(
-    r"""(?x) (?P<key>['"]? (?<![\w.-]) (?P<name>[\w.-]+) ['"]?) (?P<colon>\s*:\s*)
-    (?: '[^']*' | "[^"]*" | [^,{}\[\]]+ ) """
-)
 
 
 def _can_hide(value: Any) -> bool:
     # Booleans, empty values and small numbers reveal nothing: data.token=2 is a column. A mapping under a secret's name
     # is hidden as a whole.
-    return not (value is None or (isinstance(value, int) and abs(value) < 1_000) or value in ("", REDACTED))
-
-
-def _hide(secret_keys: list[str] | None, path: str) -> str:
-    if secret_keys is not None:
-        secret_keys.append(path)
-    return REDACTED
+    if isinstance(value, int) and abs(value) < 1_000:
+        return False
+    return value is not None and value not in ("", REDACTED)
 
 
 def _leaves(value: Any) -> list[str]:
@@ -163,7 +166,9 @@ def _leaves(value: Any) -> list[str]:
         return [leaf for item in value.values() for leaf in _leaves(item)]
     if isinstance(value, list | tuple):
         return [leaf for item in value for leaf in _leaves(item)]
-    return [] if value is None or isinstance(value, bool) or value == REDACTED else [str(value)]
+    if value is None or isinstance(value, bool) or value == REDACTED:
+        return []
+    return [str(value)]
 
 
 def _known_secrets() -> list[str]:

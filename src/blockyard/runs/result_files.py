@@ -20,9 +20,13 @@ _DIGITS = 8  # of a fingerprint
 
 def result_stem(loaded: Loaded, kind: str, part: str, *options: str) -> str:
     """Return the name of a file without its suffix. part: "test", "val" or "train"; options: empty ones are left out"""
-    weights = [] if _has_own_weights(loaded) else [_without_suffix(loaded.weights)]
-    data = [] if _has_own_data(loaded) else [f"data-{loaded.data.fingerprint()[:_DIGITS]}"]
-    return "-".join([kind, part, *weights, *data, *filter(None, options)])
+    words = [kind, part]
+    if not _has_own_weights(loaded):
+        name, at, average = loaded.weights.partition("@")
+        words.append(f"{Path(name).stem}{at}{average}")  # "last", "best@ema"
+    if not _has_own_data(loaded):
+        words.append(f"data-{loaded.data.fingerprint()[:_DIGITS]}")
+    return "-".join([*words, *filter(None, options)])
 
 
 def is_own(loaded: Loaded) -> bool:
@@ -39,9 +43,3 @@ def _has_own_data(loaded: Loaded) -> bool:
         if fingerprint := record.get("data", {}).get("fingerprint"):
             return bool(fingerprint == loaded.data.fingerprint())
     return True
-
-
-def _without_suffix(weights: str) -> str:
-    """The name of a checkpoint without .ckpt, with its average: "last", "best@ema"."""
-    name, at, average = weights.partition("@")
-    return f"{Path(name).stem}{at}{average}"

@@ -90,7 +90,7 @@ def reopen(
 
 
 def apply(folder: RunFolder, overrides: Mapping[str, Any], config_dirs: Sequence[str] = ()) -> tuple[Node, list[str]]:
-    """The frozen config with the incidental `overrides`, and one line for each that is refused."""
+    """Return the frozen config with the incidental `overrides`, and one line for each refused one."""
     frozen = folder.config
     choices = folder.facts().get("choices", {})
     config, refused = copy.deepcopy(frozen), []
@@ -131,22 +131,20 @@ def differences(folder: RunFolder, config: Node) -> str | None:
     facts = folder.facts()
     old = {**facts.get("versions", {}), **_machine(facts.get("host", {}))}
     new = {**versions(), **_machine(host_facts())}
-    changed = [
-        f"{name} was {old[name]} and is {new.get(name)}"
-        for name in ("torch", "blockyard", "cpu", "usable_cores", "threads")
-        if name in old and old[name] != new.get(name)
-    ]
-    keys = [
-        f"trainer.{name}"
-        for name in ("accelerator", "devices", "num_nodes", "strategy", "threads", "accumulate", "attention")
-    ]
-    changed += [
-        f"{key} was {_text(tree.get(folder.config, key))} and is {_text(tree.get(config, key))}"
-        for key in keys
-        if tree.get(folder.config, key) != tree.get(config, key)
-    ]
+    changed = []
+    for name in ("torch", "blockyard", "cpu", "usable_cores", "threads"):
+        if name in old and old[name] != new.get(name):
+            changed.append(f"{name} was {old[name]} and is {new.get(name)}")
+    # Options of the trainer that change the order of additions.
+    for name in ("accelerator", "devices", "num_nodes", "strategy", "threads", "accumulate", "attention"):
+        key = f"trainer.{name}"
+        was, value = tree.get(folder.config, key), tree.get(config, key)
+        if was != value:
+            changed.append(f"{key} was {_text(was)} and is {_text(value)}")
     changed += [f"the code of {name} has changed" for name in changed_code(folder, config)]
-    return f"not bitwise equal to an uninterrupted run: {', '.join(changed)}" if changed else None
+    if not changed:
+        return None
+    return f"not bitwise equal to an uninterrupted run: {', '.join(changed)}"
 
 
 def _machine(host: Mapping[str, object]) -> dict[str, object]:
@@ -154,7 +152,7 @@ def _machine(host: Mapping[str, object]) -> dict[str, object]:
 
 
 def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """The values of overrides by key. Raises UserError for one that takes no single value."""
+    """Return the values of overrides by key. Raises UserError for one that takes no single value."""
     values = {}
     for text in overrides:
         try:
@@ -168,12 +166,13 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def choice_node(family: str, choice: str, choices: dict[str, Any], frozen: Node, config_dirs: Sequence[str]) -> Any:
-    """The config node of another choice of a family, composed with the run's other choices."""
+    """Return the config node of another choice of a family, composed with the run's other choices."""
     from blockyard.config.compose import compose
 
-    rest = [f"{key}={value}" for key, value in choices.items() if key != family and value is not None]
-    allow = [f"allow=[{','.join(map(str, frozen['allow']))}]"] if frozen.get("allow") else []
-    composed = compose([*rest, *allow, f"{family}={choice}"], config_dirs)
+    overrides = [f"{key}={value}" for key, value in choices.items() if key != family and value is not None]
+    if frozen.get("allow"):
+        overrides.append(f"allow=[{','.join(map(str, frozen['allow']))}]")
+    composed = compose([*overrides, f"{family}={choice}"], config_dirs)
     issues = [issue for issue in composed.issues if issue.key == family or not composed.config]
     if issues or family not in composed.config:
         raise UserError("; ".join(map(str, issues)) or f"unknown {family} {choice!r}; see `blockyard list {family}`")
@@ -190,4 +189,6 @@ def _put(config: Node, key: str, value: Any) -> None:
 def _text(value: Any) -> str:
     if isinstance(value, dict):
         return str(value.get("_target_", "a mapping")).rpartition(".")[2]
-    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+    if value is None or isinstance(value, bool):  # as an override writes them: null, true
+        return json.dumps(value)
+    return str(value)

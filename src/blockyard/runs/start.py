@@ -28,32 +28,9 @@ from blockyard.runs.redact import redact, remember
 from blockyard.runs.status import FILE as STATUS
 from blockyard.runs.status import Status, now, read_status, write_status
 
-# The processes of a run besides the first: they wait for the folder that rank 0 creates or resumes.
-
 _RANK_TIMEOUT = 60.0  # seconds, or trainer.timeout where that is longer
-
-
-def join_run(path: Path, config: Node) -> RunFolder:
-    """Wait for the run that rank 0 creates or resumes; writes nothing.
-
-    Under torchrun or srun every rank runs the whole command. Raises AlreadyDoneError as rank 0 does, UserError if
-    rank 0 does not start in time.
-    """
-    trainer = config.get("trainer")
-    seconds = max(_RANK_TIMEOUT, float((trainer if isinstance(trainer, dict) else {}).get("timeout") or 0))
-    deadline = time.monotonic() + seconds
-    while not ((path / CONFIG).is_file() and held(path) and read_status(path).state == "running"):
-        if not config.get("force") and (path / CONFIG).is_file() and read_status(path).finished:
-            raise AlreadyDoneError(RunFolder(path, config))
-        if time.monotonic() > deadline:
-            raise UserError(f"rank 0 did not start {path} within {seconds:.0f} s")
-        time.sleep(0.1)
-    return RunFolder(path, config)
-
-
-log = logging.getLogger("blockyard")
-
 _IDLE = 60.0  # seconds after which nobody writes to a temporary file any more
+log = logging.getLogger("blockyard")
 
 
 def create_run(
@@ -63,7 +40,7 @@ def create_run(
     choices: Mapping[str, str | None] | None = None,
     retry_failed: bool = False,
 ) -> RunFolder:
-    """The folder of this config and seed, locked by this process, new or to be resumed.
+    """Return the folder of this config and seed, locked by this process, new or to be resumed.
 
     config: complete and plain
     command: as recorded; default this process's
@@ -101,6 +78,27 @@ def create_run(
     return run
 
 
+def join_run(path: Path, config: Node) -> RunFolder:
+    """Wait for the run that rank 0 creates or resumes; writes nothing.
+
+    Under torchrun or srun every rank runs the whole command. Raises AlreadyDoneError as rank 0 does, UserError if
+    rank 0 does not start in time.
+    """
+    seconds = _RANK_TIMEOUT
+    trainer = config.get("trainer")
+    if isinstance(trainer, dict):
+        seconds = max(seconds, float(trainer.get("timeout") or 0))
+    deadline = time.monotonic() + seconds
+    # All three: the config is the last file that rank 0 writes, and a status of an earlier attempt may say running.
+    while not ((path / CONFIG).is_file() and held(path) and read_status(path).state == "running"):
+        if not config.get("force") and (path / CONFIG).is_file() and read_status(path).finished:
+            raise AlreadyDoneError(RunFolder(path, config))
+        if time.monotonic() > deadline:
+            raise UserError(f"rank 0 did not start {path} within {seconds:.0f} s")
+        time.sleep(0.1)
+    return RunFolder(path, config)
+
+
 def discard(run: RunFolder) -> None:
     """Remove a locked folder that this process created, if no step was taken in it; put back the replaced one.
 
@@ -136,7 +134,7 @@ def take_over(
             f"{run.checkpoints} is a link to {os.readlink(run.checkpoints)}; a run writes inside its own folder "
             "only: put the folder itself there"
         )
-    status = read_status(run.path, alive=False)  # the lock is ours
+    status = read_status(run.path, alive=False)  # the lock is ours: whoever ran it is gone
     if status.finished and not (run.path / SUMMARY).exists():  # which is written first
         status = Status("interrupted", f"{STATUS} says that it is done, and there is no {SUMMARY}", status.step)
     if status.finished:
@@ -186,8 +184,10 @@ def _clear_damaged(
         run.checkpoints.mkdir()
     if run.facts().get("identity") != identity(config):
         path = run.path / RUN
-        kept = f"; it is kept as {move_aside(path, 'damaged').name}" if path.exists() else ""
-        log.warning("%s is damaged or of another run: what it recorded of the start is lost%s", path, kept)
+        hint = ""
+        if path.exists():
+            hint = f"; it is kept as {move_aside(path, 'damaged').name}"
+        log.warning("%s is damaged or of another run: what it recorded of the start is lost%s", path, hint)
         facts = {"identity": identity(config), "choices": dict(choices or {}), "resumes": []}
         run.write_json(RUN, provenance(command) | facts | _own_code(config))
 
@@ -195,7 +195,9 @@ def _clear_damaged(
 def _own_code(config: Node) -> dict[str, dict[str, str]]:
     """Return the entry of run.json about the packages that a config allows; empty if there are none."""
     hashes = own_code(allow_of(config))
-    return {"own_code": hashes} if hashes else {}
+    if not hashes:
+        return {}
+    return {"own_code": hashes}
 
 
 def changed_code(run: RunFolder, config: Node) -> list[str]:
@@ -211,12 +213,13 @@ def _begin(
     choices: Mapping[str, str | None] | None,
     lock: RunLock,
 ) -> RunFolder:
-    message, replaced = None, None
-    lost = "" if (path / CONFIG).exists() else f"{path} has no {CONFIG}; "
+    message = None
+    replaced = None
     # A folder that lost its config is not a run, but its metrics and checkpoints must not join a new one, and the files
     # of a new one must not go where its links lead.
     remains = (path / CONFIG).exists() or (path / METRICS).exists() or any((path / CHECKPOINTS).glob("*.ckpt"))
     if remains or _links(path):
+        lost = "" if (path / CONFIG).exists() else f"{path} has no {CONFIG}; "
         replaced = _move_aside(path)
         message = f"{lost}the old run is kept as {replaced}"
     (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)

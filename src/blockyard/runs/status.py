@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -23,6 +23,7 @@ _KINDS: dict[str, Any] = {
     **dict.fromkeys(("step", "exit_code"), _NUMBER),
     "facts": dict,
 }
+_MAX_REASON = 400  # characters of the text of an error
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,16 @@ class Status:
         return self.state == "done"
 
     def __str__(self) -> str:
-        at = f" at step {self.step}" if self.step is not None else ""
-        return f"{self.state}{at}" + (f": {self.reason}" if self.reason else "")
+        text: str = self.state
+        if self.step is not None:
+            text += f" at step {self.step}"
+        if self.reason:
+            text += f": {self.reason}"
+        return text
 
 
 def now() -> str:
-    """The current UTC time to the millisecond, ISO 8601."""
+    """Return the current UTC time to the millisecond, ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -80,31 +85,26 @@ def read_status(folder: Path, *, alive: bool | None = None) -> Status:
         return Status("interrupted", f"{FILE} is damaged ({error})")
     except OSError as error:
         return Status("interrupted", f"{FILE} cannot be read ({error.strerror or error})")
-    if status.state == "running" and not (held(folder) if alive is None else alive):
-        note = holder(folder)
-        process = f"process {note['pid']}" if note and "pid" in note else "its process"
-        others = "".join(f"; {each}" for each in read_notes(folder)[:1])
-        return Status(
-            "interrupted",
-            f"killed: {process} ended without reporting{others}",
-            status.step,
-            None,
-            status.started,
-            None,
-            status.updated,
-            status.facts,
-        )
-    return status
+    if status.state != "running":
+        return status
+    if alive is None:
+        alive = held(folder)
+    if alive:
+        return status
+    # The kernel has released the lock of a killed process, which could not write that it ended.
+    holder_note = holder(folder)
+    process = "its process"
+    if holder_note and "pid" in holder_note:
+        process = f"process {holder_note['pid']}"
+    reason = f"killed: {process} ended without reporting"
+    for note in read_notes(folder)[:1]:
+        reason += f"; {note}"
+    return replace(status, state="interrupted", reason=reason, exit_code=None, ended=None)
 
 
 def write_status(folder: Path, status: Status) -> None:
     """Replace the status file. Raises OSError."""
     write_json(folder / FILE, asdict(status))
-
-
-# The reason of an error in one line that can be printed anywhere.
-
-_LENGTH = 400
 
 
 def diverged(state: str, reason: str | None) -> bool:
@@ -113,7 +113,7 @@ def diverged(state: str, reason: str | None) -> bool:
 
 
 def reason_of(error: BaseException) -> str:
-    """The type of an error and the first line of its text, without secrets, with control characters escaped.
+    """Return the type of an error and the first line of its text, without secrets, with control characters escaped.
 
     Of an error in a worker process of a loader it is the last line, with the error there. The text of an
     error may be anything: an error with a `__str__` that raises is named by its type.
@@ -125,9 +125,15 @@ def reason_of(error: BaseException) -> str:
     except BaseException as problem:  # whatever a component raises where its error is described
         text = f"its text cannot be printed ({type(problem).__name__})"
     lines = text.strip().splitlines()
-    line = next((line for line in (lines[::-1] if "Original Traceback" in text else lines) if line.strip()), "")
-    line = printable(redact_text(line.strip()))[:_LENGTH] or ("out of memory" if used_up else "no message")
+    if "Original Traceback" in text:  # torch's, of an error in a worker process
+        lines.reverse()
+    line = next((line for line in lines if line.strip()), "")
+    line = printable(redact_text(line.strip()))[:_MAX_REASON]
+    if not line:
+        line = "out of memory" if used_up else "no message"
     if used_up:
         line += remedy()
     name = printable(type(error).__name__)
-    return line if line.startswith(f"{name}: ") else f"{name}: {line}"
+    if line.startswith(f"{name}: "):
+        return line
+    return f"{name}: {line}"

@@ -59,10 +59,12 @@ class Entry:
         """The name of the run that this one goes on from with a longer budget; None for a run of its own."""
         init = self.folder.config.get("init")
         path = init.get("parent") if isinstance(init, dict) else None
-        return "/".join(Path(path).parts[-2:]) if isinstance(path, str) else None
+        if not isinstance(path, str):
+            return None
+        return "/".join(Path(path).parts[-2:])
 
     def names(self) -> tuple[str, ...]:
-        """Names and ids that refer to the run, besides its path."""
+        """Return the names and ids that refer to the run, besides its path."""
         arm = self.path.parent.name
         label, _, digits = arm.rpartition("-")
         facts = self.folder.facts()
@@ -75,11 +77,11 @@ def runs(outputs: str | os.PathLike[str] = "outputs") -> list[Entry]:
     root = local_path(outputs, "outputs")
     if not root.is_dir():
         return []
-    entries = [
-        Entry(path.parent)
-        for path in root.glob(f"*/s*/{CONFIG}")
-        if not path.parent.name.startswith(".") and not path.parent.parent.name.startswith(".")
-    ]
+    entries = []
+    for path in root.glob(f"*/s*/{CONFIG}"):
+        seed, arm = path.parent, path.parent.parent
+        if not seed.name.startswith(".") and not arm.name.startswith("."):
+            entries.append(Entry(seed))
     return sorted(entries, key=lambda entry: (-entry.time, entry.name))
 
 
@@ -98,8 +100,10 @@ def find(run: str | os.PathLike[str], outputs: str | os.PathLike[str] = "outputs
     try:
         if (path / CONFIG).is_file():
             return RunFolder.open(path)
-        if path.is_dir() and (inside := [e for e in runs(path.parent) if e.path.parent.name == path.name]):
-            return _only(inside, text, option)
+        if path.is_dir():
+            inside = [entry for entry in runs(path.parent) if entry.path.parent.name == path.name]
+            if inside:
+                return _only(inside, text, option)
     except UserError:
         raise
     except (OSError, ValueError):  # a name that is too long or has a zero byte is not a path
@@ -112,7 +116,8 @@ def find(run: str | os.PathLike[str], outputs: str | os.PathLike[str] = "outputs
         return entries[0].folder
     head, _, seed = text.rpartition("/")
     if not (head and seed[:1] == "s" and seed[1:].isdigit()):
-        head, seed = text, ""
+        head = text
+        seed = ""
     candidates = [entry for entry in entries if not seed or entry.path.name == seed]
     for matches in _matchers(text, head):
         matching = [entry for entry in candidates if _readable(entry) and any(map(matches, entry.names()))]
@@ -138,34 +143,37 @@ def _readable(entry: Entry) -> bool:
 def _only(entries: list[Entry], text: str, option: str) -> RunFolder:
     if len(entries) == 1:
         return entries[0].folder
-    if (longest := _longest(entries)) is not None:
-        log.warning("%s=%s: %s, which goes on from %s", option, text, longest.name, _listed(_others(entries, longest)))
+    longest = _longest(entries)
+    if longest is not None:
+        others = [entry for entry in entries if entry is not longest]
+        log.warning("%s=%s: %s, which goes on from %s", option, text, longest.name, _listed(others))
         return longest.folder
     raise UserError(f"{option}={text} matches {len(entries)} runs; choose one: {_listed(entries)}")
 
 
 def _longest(entries: list[Entry]) -> Entry | None:
-    """The run that goes on, directly or not, from all the others; None where there is no such run."""
+    """Return the run that goes on, directly or not, from all the others; None if there is no such run."""
     parents = {entry.name: entry.parent for entry in entries}
     ends = [entry for entry in entries if entry.name not in parents.values()]
     if len(ends) != 1:
         return None
-    chain, name = 0, ends[0].name
-    while name in parents and chain <= len(entries):
-        chain, name = chain + 1, parents[name] or ""
-    return ends[0] if chain == len(entries) else None
-
-
-def _others(entries: list[Entry], entry: Entry) -> list[Entry]:
-    return [other for other in entries if other is not entry]
+    length = 0
+    name = ends[0].name
+    while name in parents and length <= len(entries):  # a damaged config may name a run as its own parent
+        length += 1
+        name = parents[name] or ""
+    return ends[0] if length == len(entries) else None
 
 
 def _suggest(text: str, entries: list[Entry]) -> str:
     near = difflib.get_close_matches(text, [entry.name for entry in entries], n=3, cutoff=0.4)
-    shown = [entry for entry in entries if entry.name in near] or entries
-    return f"{'nearest' if near else 'available'}: {_listed(shown)}"
+    if not near:
+        return f"available: {_listed(entries)}"
+    return f"nearest: {_listed([entry for entry in entries if entry.name in near])}"
 
 
 def _listed(entries: list[Entry]) -> str:
-    names = [entry.name for entry in entries[:_LISTED]]
-    return ", ".join(names) + (f" and {len(entries) - _LISTED} more" if len(entries) > _LISTED else "")
+    names = ", ".join(entry.name for entry in entries[:_LISTED])
+    if len(entries) > _LISTED:
+        return f"{names} and {len(entries) - _LISTED} more"
+    return names

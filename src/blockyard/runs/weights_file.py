@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_SYSTEM_ERROR = re.compile(r"\(os error (\d{1,6})\)")
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -70,24 +72,24 @@ def write_weights(path: Path, weights: Mapping[str, Tensor], facts: Mapping[str,
             raise OSError(code, os.strerror(code), str(path)) from error
 
 
-_SYSTEM_ERROR = re.compile(r"\(os error (\d{1,6})\)")
-
-
-# Files of other projects: one, or the shards of a folder, which an index file lists as Hugging Face writes them.
-# Reference: https://huggingface.co/docs/safetensors
-
-INDEX = "model.safetensors.index.json"
-
-
 def files_of_folder(folder: Path) -> list[Path]:
-    """Return the safetensors files of a folder: the ones in its index, or all. Raises UserError for a bad index."""
+    """Return the safetensors files of a folder: the ones in its index, or all. Raises UserError for a bad index.
+
+    An index lists the shards of a folder, as Hugging Face writes them.
+    Reference: https://huggingface.co/docs/safetensors
+    """
     index = folder / INDEX
     if not index.is_file():
         return sorted(folder.glob("*.safetensors"))
     try:
-        names = {str(name) for name in read_json(index)["weight_map"].values()}
-        outside = sorted(name for name in names if Path(name).name != name)
-        missing = sorted(name for name in names if name not in outside and not (folder / name).is_file())
+        names = sorted({str(name) for name in read_json(index)["weight_map"].values()})
+        outside = []
+        missing = []
+        for name in names:
+            if Path(name).name != name:
+                outside.append(name)
+            elif not (folder / name).is_file():
+                missing.append(name)
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise UserError(f"{index} is damaged ({type(error).__name__}: {first_line(error)})") from error
     if not names:
@@ -100,21 +102,21 @@ def files_of_folder(folder: Path) -> list[Path]:
 
 
 def read_files(paths: Sequence[Path]) -> dict[str, Tensor]:
-    """The tensors of all files by name. Raises UserError for a damaged file, or a name that two of them have."""
+    """Return the tensors of all files by name. Raises UserError for a damaged file, or a name that two of them have."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     tensors: dict[str, Tensor] = {}
     for path in paths:
         try:
-            own = load_file(path)
+            tensors_of_file = load_file(path)
         except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
             raise UserError(f"{path} is not a safetensors file, or damaged ({first_line(error)})") from error
-        twice = sorted(tensors.keys() & own.keys())
+        twice = sorted(tensors.keys() & tensors_of_file.keys())
         if twice:
             folder = path.parent
             raise UserError(f"{folder}: {twice[0]} is in two of its files; name one of them, such as {path}")
-        tensors |= own
+        tensors |= tensors_of_file
     if not tensors:
         raise UserError(f"{paths[0]} holds no tensors")
     return tensors

@@ -52,7 +52,7 @@ class WarmedUp(Schedule):
         rate.
         """
         warmup = to_steps(self.warmup, total)
-        if step < warmup:
+        if step < warmup:  # step 0 must not have a rate of zero, which would waste it
             return (step + 1) / (warmup + 1)
         return self.after_warmup(step, warmup, total)
 

@@ -34,6 +34,7 @@ class Convolution(TokenMixer):
         # On a causal grid these are the first offsets of the full square: above, and to the left.
         self.weight = nn.Parameter(torch.empty(ctx.dim, ctx.dim // groups, len(self.offsets)))
         self.bias = nn.Parameter(torch.empty(ctx.dim)) if bias else None
+        # A depthwise weight is a number for each channel, not a map between channels.
         self.roles: dict[str, Role] = {"weight": "vector" if groups == ctx.dim else "residual"}
         self.std = residual_gain(ctx) / math.sqrt(self.weight[0].numel())
 

@@ -86,10 +86,10 @@ class Attention(TokenMixer):
         value_dim: width of values in each head; null means model.dim / model.heads
         output_dim: project the joined heads to this width before the projection to model.dim, a bottleneck of that
             rank; null means a single projection
-        qk_norm: norm of queries and keys before rotation, with a trained gain. head (true is the same) is an RMS norm
-            of each head; full an RMS norm over all heads; layer a layer norm of each head; cosine gives vectors of
-            length one and each head a trained factor on its scores; sphere gives vectors of length one after rotation,
-            a trained factor on each channel, and scores times sqrt(key_dim); false is none
+        qk_norm: norm of queries and keys before rotation, with a trained gain. head (true is the same) RMS-normalises
+            each head, full all heads together; layer is a layer norm of each head; cosine gives vectors of length one
+            and each head a trained factor on its scores; sphere gives vectors of length one after rotation, a trained
+            factor on each channel, and scores times sqrt(key_dim); false is none
         bias: use biases in the projections
         project: parts with a projection, of queries, keys, values and output; a part that is left out is the token
             itself, or the joined heads
@@ -185,6 +185,7 @@ class Attention(TokenMixer):
             raise ValueError(
                 f"token_mixer.kv_every={kv_every}: layers that read earlier keys have none to convolve; use conv=0"
             )
+        # Before the projection is built: a layer that reads earlier keys sets its widths of keys and values to zero.
         self.value_sources = self._value_sources(ctx, value_residual, value_embedding, kv_every)
         self.gate_width = {"none": 0, "head": ctx.heads, "channel": ctx.heads * self.value_dim}[gate]
         # The product of the token with proj_in is cut into q, k, v, the gate of the values and the gate of the output.
@@ -363,7 +364,7 @@ class Attention(TokenMixer):
         k_seq = seq
         if cache is not None:
             k, v, k_seq = cache.append(k, v, seq)  # 2 x (B, H', M, K)
-        if seq.given is not None:
+        if seq.given is not None:  # after the cache, so that later layers read all keys
             seq.give(shared_name(self.window), SharedKeys(k, v, None if k_seq is seq else k_seq))
         return self.join(self._gated(self._attended(q, k, v, seq, k_seq), parts[-1]))
 
@@ -388,6 +389,7 @@ class Attention(TokenMixer):
 
     def _attended(self, q: Tensor, k: Tensor, v: Tensor, seq: Seq, k_seq: Seq) -> Tensor:
         """Self-attention: (B, N, H values). The last N keys belong to the tokens of the queries."""
+        # After the rotation, which keeps lengths: a factor of each channel would not commute with it.
         q = self.scores.scaled(q, seq, self._key_seq(k_seq), self.visibility)
         y = self._attend(q, k, v, seq, k_seq, self.visibility)
         if not self.exclusive:

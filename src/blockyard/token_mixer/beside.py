@@ -96,6 +96,7 @@ class Beside(TokenMixer):
         built = [mixer for mixer in self.members.values() if isinstance(mixer, TokenMixer)]
         givers = Counter(name for mixer in built for name in mixer.gives)
         for mixer in built:
+            # Two tensors of one name would overwrite each other on their way to later layers.
             alone = {name: shape for name, shape in mixer.gives.items() if givers[name] == 1}
             self.gives = {**self.gives, **alone}
             self.takes = self.takes | mixer.takes

@@ -64,7 +64,7 @@ class FullyConnected(TokenMixer):
         check_call(self, self.traits, seq, cache, memory)
         check_length(self, self.length, x)
         weight: Tensor = self.weight
-        if self.causal:
+        if self.causal:  # masked at every step, so that masked weights get no gradient
             weight = weight * torch.ones_like(weight[:, 0, :, 0]).tril()[:, None, :, None]
         if weight.shape[1] == 1:
             out = weight[:, 0, :, 0] @ x  # (B, N, D)

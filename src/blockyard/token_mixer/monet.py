@@ -84,7 +84,7 @@ class MONet(TokenMixer):
     def mix(self, h: Tensor, seq: Seq, cache: InputCache | None = None) -> Tensor:
         """Shift and product between the projections: (B, N, E + rank [+ E]) -> (B, N, E)."""
         first, second, *own = h.split(self.widths, dim=-1)
-        if self.shifts:
+        if self.shifts:  # the projected channels are shifted, so the cache keeps projections and not tokens
             past, k_seq = (h, None) if cache is None else cache.append(h, seq)
             pairs = zip((first, second, *own), past.split(self.widths, dim=-1), strict=True)
             first, second, *own = (shifted(part, seq, self.causal, self.axes, key, k_seq) for part, key in pairs)

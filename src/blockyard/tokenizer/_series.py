@@ -87,6 +87,7 @@ def fill_forward(x: Tensor) -> Tensor:
     """Return x (B, steps, C) with each missing value replaced by the value before it, or by zero without one."""
     observed = ~x.isnan()
     index = torch.arange(x.shape[1], device=x.device)[None, :, None]
+    # The running maximum of the indices of observed steps is the last observed step so far.
     latest = torch.where(observed, index, -1).cummax(1).values  # (B, steps, C)
     filled = x.nan_to_num().gather(1, latest.clamp_min(0))
     return torch.where(latest < 0, torch.zeros_like(filled), filled)

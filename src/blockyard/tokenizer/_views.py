@@ -44,6 +44,7 @@ class ViewEmbedder(Embedder):
         if lengths is None:
             x = self.vectors(images.flatten(0, 1)).unflatten(0, inputs.shape[:2])  # (B, W, D)
             return x, Seq(index, x.new_zeros((1, len(index), 0)), grid=())
+        # Padded views do not pass the network: batch norm would count them, and they cost as much as real ones.
         valid = index < lengths[:, None]  # (B, W)
         vectors = self.vectors(images[valid])  # (R, D)
         x = vectors.new_zeros((*valid.shape, vectors.shape[-1])).masked_scatter(valid[..., None], vectors)  # (B, W, D)

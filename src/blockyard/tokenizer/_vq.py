@@ -38,6 +38,7 @@ def kmeans(points: Tensor, count: int, generator: torch.Generator, rounds: int =
         sizes = torch.bincount(owner, minlength=count)  # (K,)
         sums = torch.zeros_like(centres).index_add_(0, owner, points)
         moved = torch.where(sizes[:, None] > 0, sums / sizes.clamp_min(1)[:, None], centres)
+        # An empty centre would stay empty, as the mean of no points.
         empty = (sizes == 0).nonzero()[:, 0]
         if len(empty):
             moved[empty] = _far(points, (points - moved[owner]).square().sum(1), len(empty), generator)
@@ -119,6 +120,7 @@ class Quantizer(nn.Module):
         self.sizes.lerp_(counts, 1 - self.decay)
         self.sums.lerp_(torch.zeros_like(self.sums).index_add_(0, owner, vectors), 1 - self.decay)
         self.codes.copy_(self.sums / self.sizes.clamp_min(1e-9)[:, None])
+        # A code far from all vectors never gets one again: it restarts at a vector of the batch.
         unused = (self.sizes < RESTART).nonzero()[:, 0]
         if len(unused) and generator is not None:
             drawn = torch.randint(len(vectors), (len(unused),), generator=generator)

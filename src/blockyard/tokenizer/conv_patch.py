@@ -59,6 +59,7 @@ class ConvPatchEmbedder(GridEmbedder):
         layers: list[nn.Module] = []
         for in_channels, out_channels in pairwise(widths):
             convolution = nn.Conv2d(in_channels, out_channels, 3, stride=2, padding=1, bias=False)
+            # The first convolution reads pixels: its inputs do not grow with the width of the model.
             with_roles(convolution, weight="hidden" if layers else "input")
             layers += [convolution, nn.BatchNorm2d(out_channels), nn.ReLU()]
         self.stem = nn.Sequential(*layers)

@@ -119,6 +119,7 @@ class LogMelEmbedder(AudioEmbedder):
         x = log_mel(samples, self.hann, self.hop, self.filters, lengths)  # (B, mels, frames)
         if self.training:
             x = x * spared(x, 1, self.mask_bands) * spared(x, 2, self.mask_frames)
+        # The second window of a stage may reach behind the end of a recording: each stage masks its outputs.
         for conv in (self.conv1, self.conv2):
             lengths = windows_of(lengths, conv.stage)
             x = mask(F.gelu(conv(x)), lengths)

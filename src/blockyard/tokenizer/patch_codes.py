@@ -76,7 +76,7 @@ class PatchCodes(ImageTokens):
     def _learn(self, images: Tensor) -> None:
         patches = self._patches(images)
         generator = torch.Generator().manual_seed(mix("patch codes", self.count, self.codes_seed))
-        if len(patches) > LARGEST:
+        if len(patches) > LARGEST:  # k-means costs the product of patches and codes in every round
             patches = patches[torch.randperm(len(patches), generator=generator)[:LARGEST]]
         centres = kmeans(patches, self.count, generator)
         self._centres = centres[centres.mean(1).argsort(stable=True)]  # from dark to bright

@@ -89,6 +89,7 @@ class PatchValueEmbedder(StartedEmbedder):
 
     def vectors(self, inputs: Tensor) -> Tensor:
         """Levels (B, N, V) int64 -> (B, N, D)."""
+        # A start token has a value above every level, in place of a flag beside the values.
         number = inputs[..., 0] - self.levels  # (B, N), the class of a start token
         values = inputs.clamp_max(self.levels - 1) * (2 / (self.levels - 1)) - 1  # from -1 to 1
         patches = self.proj(values.to(self.proj.weight.dtype))  # (B, N, D)

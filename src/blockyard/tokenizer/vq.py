@@ -108,6 +108,7 @@ class VQ(ImageTokens):
             chosen = torch.randint(len(images), (_BATCH,), generator=generator)
             pixels = self._pixels(images[chosen])
             vectors = network.encode(pixels)  # (B, rows, columns, F)
+            # Codes start once vectors differ: at first all of them are nearly equal.
             if step == self.steps // 4:
                 quantizer.start(vectors.detach().flatten(0, 2), generator)
             if step >= self.steps // 4:

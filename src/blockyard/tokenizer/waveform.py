@@ -115,6 +115,7 @@ def over_time(x: Tensor, lengths: Tensor | None, epsilon: float) -> Tensor:
         mean = x.mean(2, keepdim=True)  # (B, C, 1)
         variance = x.var(2, correction=0, keepdim=True)
     else:
+        # Padding is left out of both sums, so that a recording has the same moments in every batch.
         count = lengths.clamp_min(1)[:, None, None]
         mean = mask(x, lengths).sum(2, keepdim=True) / count
         variance = mask((x - mean).square(), lengths).sum(2, keepdim=True) / count

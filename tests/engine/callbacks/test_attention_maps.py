@@ -236,7 +236,7 @@ def test_a_comparison_shows_the_first_run_of_each_arm(tmp_path: Path) -> None:
     run_folder = run(tmp_path, *WATCHED)
     records = [read_run(run_folder.path, arm="pre", seed=0), read_run(tmp_path / "nothing" / "s1", arm="post", seed=1)]
     result = reported(records)
-    assert [(one["arm"], one["seed"], one["layer"]) for one in result] == [("pre", 0, "block 0"), ("pre", 0, "block 1")]
-    assert len(result[0]["map"]) == 4
+    assert [(row.arm, row.seed, row.layer) for row in result] == [("pre", 0, "block 0"), ("pre", 0, "block 1")]
+    assert len(result[0].map) == 4
     write_json(run_folder.path / FILE, {"maps": [{"step": 1}]})
     assert reported(records) == []

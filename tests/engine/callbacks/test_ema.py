@@ -79,9 +79,9 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 def test_training_is_that_without_an_average(run_folder: RunFolder, tmp_path: Path) -> None:
     plain = run(tmp_path)
-    ours, theirs = (read(each.checkpoints / "last.ckpt")["state_dict"] for each in (run_folder, plain))
-    assert ours.keys() == theirs.keys()
-    assert every(torch.equal(ours[name], theirs[name]) for name in ours)
+    with_average, without_average = (read(each.checkpoints / "last.ckpt")["state_dict"] for each in (run_folder, plain))
+    assert with_average.keys() == without_average.keys()
+    assert every(torch.equal(with_average[name], without_average[name]) for name in with_average)
     assert [{k: v for k, v in row.items() if "@" not in k} for row in rows(run_folder)] == rows(plain)
     assert run_folder.identity != plain.identity
 
@@ -117,8 +117,8 @@ def test_a_killed_run_ends_with_the_same_average(run_folder: RunFolder, tmp_path
     again = run(tmp_path, *OPTIONS, SAVE)
     assert_same_bits(again, run_folder)
     for name in ("last.ckpt", "best.ckpt"):
-        ours, theirs = average(again, name), average(run_folder, name)
-        assert every(torch.equal(ours[key], theirs[key]) for key in theirs)
+        resumed, uninterrupted = average(again, name), average(run_folder, name)
+        assert every(torch.equal(resumed[key], uninterrupted[key]) for key in uninterrupted)
     assert again.summary()["metrics"] == run_folder.summary()["metrics"]
 
 

@@ -60,15 +60,15 @@ def test_two_processes_follow_the_loss_of_one_at_the_same_global_batch(
     summary = json.loads((two.path / "summary.json").read_text())
     assert summary["processes"] == 2
     assert summary["steps"] == 30
-    ours, theirs = rows(two), rows(one)
-    assert len(ours) == len(theirs)
-    for left, right in zip(ours, theirs, strict=True):
+    rows_of_two, rows_of_one = rows(two), rows(one)
+    assert len(rows_of_two) == len(rows_of_one)
+    for left, right in zip(rows_of_two, rows_of_one, strict=True):
         assert left == pytest.approx(right, rel=1e-4)
     # Each test sample is predicted once, by whichever processes.
-    mine, other = (read_predictions(run_folder.path / TEST) for run_folder in (two, one))
-    np.testing.assert_array_equal(mine["sample"], other["sample"])
-    np.testing.assert_array_equal(mine["target"], other["target"])
-    np.testing.assert_allclose(mine["loss"], other["loss"], rtol=1e-3, atol=1e-4)
+    predictions, expected = (read_predictions(run_folder.path / TEST) for run_folder in (two, one))
+    np.testing.assert_array_equal(predictions["sample"], expected["sample"])
+    np.testing.assert_array_equal(predictions["target"], expected["target"])
+    np.testing.assert_allclose(predictions["loss"], expected["loss"], rtol=1e-3, atol=1e-4)
     # A run is the same run whatever it is spread over.
     assert two.identity == one.identity
 
@@ -83,9 +83,9 @@ TOPICS = (
 def test_two_processes_count_slices_and_classes_as_one(tmp_path: Path) -> None:
     one = run(tmp_path / "one", *NO_DROPOUT, *TOPICS)
     two = trained(tmp_path / "two", "ddp", *TOPICS)
-    ours, theirs = rows(two), rows(one)
-    assert {"val/accuracy@head", "val/accuracy@body", "val/macro_f1"} <= theirs[-1].keys()
-    for left, right in zip(ours, theirs, strict=True):
+    rows_of_two, rows_of_one = rows(two), rows(one)
+    assert {"val/accuracy@head", "val/accuracy@body", "val/macro_f1"} <= rows_of_one[-1].keys()
+    for left, right in zip(rows_of_two, rows_of_one, strict=True):
         assert left == pytest.approx(right, rel=1e-4)
     assert two.summary()["metrics"] == pytest.approx(one.summary()["metrics"], rel=1e-4)
     assert two.summary()["baselines"] == one.summary()["baselines"]
@@ -104,9 +104,9 @@ def test_two_processes_follow_one_on_a_dataset_of_the_users(tmp_path: Path) -> N
     two = trained(tmp_path / "two", "ddp", *OWN)
     for left, right in zip(rows(two), rows(one), strict=True):
         assert left == pytest.approx(right, rel=1e-4)
-    mine, other = (read_predictions(run_folder.path / TEST) for run_folder in (two, one))
-    np.testing.assert_array_equal(mine["sample"], other["sample"])
-    assert len(set(mine["sample"].tolist())) == len(mine["sample"])
+    predictions, expected = (read_predictions(run_folder.path / TEST) for run_folder in (two, one))
+    np.testing.assert_array_equal(predictions["sample"], expected["sample"])
+    assert len(set(predictions["sample"].tolist())) == len(predictions["sample"])
     assert two.identity == one.identity
 
 
@@ -121,9 +121,9 @@ LEVELS = (
 def test_two_processes_follow_one_on_image_tokens(tmp_path: Path) -> None:
     one = run(tmp_path / "one", *NO_DROPOUT, *LEVELS)
     two = trained(tmp_path / "two", "ddp", *LEVELS)
-    ours, theirs = rows(two), rows(one)
-    assert "val/bits_per_dim" in theirs[-1]
-    for left, right in zip(ours, theirs, strict=True):
+    rows_of_two, rows_of_one = rows(two), rows(one)
+    assert "val/bits_per_dim" in rows_of_one[-1]
+    for left, right in zip(rows_of_two, rows_of_one, strict=True):
         assert left == pytest.approx(right, rel=1e-4)
     assert two.summary()["metrics"] == pytest.approx(one.summary()["metrics"], rel=1e-4)
 

@@ -130,8 +130,8 @@ def test_two_nodes_follow_the_loss_of_one_process(tmp_path: Path, started: list[
     assert run_folder.status.state == "done"
     assert run_folder.summary()["processes"] == 2
     assert run_folder.identity == one.identity
-    for ours, theirs in zip(rows(run_folder), rows(one), strict=True):
-        assert ours == pytest.approx(theirs, rel=1e-4)
+    for row, expected in zip(rows(run_folder), rows(one), strict=True):
+        assert row == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_lost_node_ends_the_run_with_a_reason(tmp_path: Path, started: list[Nodes]) -> None:

@@ -112,11 +112,11 @@ def test_stacked_runs_end_where_lone_ones_do(tmp_path: Path, overrides: tuple[st
         one, other = tmp_path / "joint" / task.key, tmp_path / "lone" / task.key
         micro = 2 if "trainer.accumulate=2" in overrides else 1
         assert facts(one) == {"together": 12 * micro, "alone": 0}
-        mine, its = saved(one), saved(other)
-        assert gap(mine["state_dict"], its["state_dict"]) < 1e-3
-        assert gap(mine["optimizer_states"], its["optimizer_states"]) < 1e-2
-        assert mine["loops"] == its["loops"]
-        loops = [without_times(content["callbacks"]["LoopCallback"]) for content in (mine, its)]
+        first, second = saved(one), saved(other)
+        assert gap(first["state_dict"], second["state_dict"]) < 1e-3
+        assert gap(first["optimizer_states"], second["optimizer_states"]) < 1e-2
+        assert first["loops"] == second["loops"]
+        loops = [without_times(content["callbacks"]["LoopCallback"]) for content in (first, second)]
         assert loops[0] == loops[1]
         rows = [read_metrics(path / "metrics.csv") for path in (one, other)]
         assert [row["step"] for row in rows[0]] == [row["step"] for row in rows[1]]
@@ -136,8 +136,8 @@ def test_runs_of_other_rates_schedules_and_scales_share_steps(tmp_path: Path) ->
     assert {outcome.code for outcome in together(joint).values()} == {0}
     for task in lone:
         assert execute(task).code == 0
-        mine, its = saved(tmp_path / "joint" / task.key), saved(tmp_path / "lone" / task.key)
-        assert gap(mine["state_dict"], its["state_dict"]) < 1e-3
+        first, second = saved(tmp_path / "joint" / task.key), saved(tmp_path / "lone" / task.key)
+        assert gap(first["state_dict"], second["state_dict"]) < 1e-3
         assert facts(tmp_path / "joint" / task.key)["together"] == 12
 
 

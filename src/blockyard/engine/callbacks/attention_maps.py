@@ -77,11 +77,15 @@ class AttentionMaps(RunCallback):
         self.every_evaluation = every_evaluation
 
     def model_problems(self, model: nn.Module, trainer: Any) -> list[str]:
-        """The layers must exist."""
-        blocks = {id(block) for block in iter_blocks(model)} - {id(block) for block in blocks_of_heads(model)}
+        """Return a problem if one of the layers does not exist."""
+        # Blocks inside a head have numbers of their own, and no maps.
+        inside_heads = {id(block) for block in blocks_of_heads(model)}
+        blocks = {id(block) for block in iter_blocks(model)} - inside_heads
         numbers = {block_number(path) for path, module in model.named_modules() if id(module) in blocks}
         wrong = [layer for layer in self.layers or () if layer not in numbers]
-        return [f"layers={wrong}: the model has blocks 0 to {len(numbers) - 1}"] if wrong else []
+        if not wrong:
+            return []
+        return [f"layers={wrong}: the model has blocks 0 to {len(numbers) - 1}"]
 
     def on_run_start(self, state: RunState) -> None:
         """Raise UserError for a layer or a sample that does not exist."""
@@ -93,7 +97,7 @@ class AttentionMaps(RunCallback):
             )
 
     def on_evaluate(self, state: RunState, values: dict[str, float]) -> None:
-        """Compute the maps at the end, or at each evaluation where that is set. Every process must call."""
+        """Compute the maps at the end, or at each evaluation if that is set. Every process must call."""
         last = state.step >= state.total or state.stop is not None
         if (last or self.every_evaluation) and state.validation is not None:
             self._write(state, self._maps(state))
@@ -109,8 +113,9 @@ class AttentionMaps(RunCallback):
             if self.layers is not None and layer not in self.layers:
                 continue
             weights = record.weights()[0]  # (H, N, M)
-            shown = weights.mean(0, keepdim=True) if self.heads == "mean" else weights  # (1 or H, N, M)
-            for head, table in enumerate(self._rounded(shown)):
+            if self.heads == "mean":
+                weights = weights.mean(0, keepdim=True)  # (1, N, M)
+            for head, table in enumerate(self._rounded(weights)):
                 maps.append(
                     {
                         "step": state.step,
@@ -121,14 +126,14 @@ class AttentionMaps(RunCallback):
                         "map": table,
                     }
                 )
-        first = records[0] if records else None
-        return {
-            "sample": self.sample,
-            "tokens": 0 if first is None else first.q.shape[2],
-            "prefix": 0 if first is None else first.seq.num_prefix,
-            "grid": None if first is None or first.seq.grid is None else list(first.seq.grid),
-            "maps": maps,
-        }
+        content: MapFile = {"sample": self.sample, "tokens": 0, "prefix": 0, "grid": None, "maps": maps}
+        if records:
+            first = records[0]
+            content["tokens"] = first.q.shape[2]
+            content["prefix"] = first.seq.num_prefix
+            if first.seq.grid is not None:
+                content["grid"] = list(first.seq.grid)
+        return content
 
     def _rounded(self, weights: Any) -> list[list[list[float]]]:
         tables = smaller(weights, self.side).cpu().tolist()

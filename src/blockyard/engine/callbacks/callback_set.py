@@ -26,19 +26,20 @@ class CallbackSet:
         self.named = named
         self.lightning = lightning
         self.ordered = sorted(named.values(), key=lambda callback: callback.priority)
-        self.at_steps = [each for each in self.ordered if type(each).on_step is not RunCallback.on_step]
+        # A hook that nobody overrides is not called: a step at which nothing is due costs a comparison.
+        self.at_steps = [callback for callback in self.ordered if type(callback).on_step is not RunCallback.on_step]
 
     def __iter__(self) -> Iterator[RunCallback]:
         return iter(self.ordered)
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The callback that saves."""
+        """Return the callback that saves."""
         return next(callback for callback in self if isinstance(callback, Checkpoint))
 
     @property
     def averages(self) -> list[str]:
-        """The names of the callbacks that keep other weights of the model."""
+        """Return the names of the callbacks that keep other weights of the model."""
         return [name for name, callback in self.named.items() if callback.averages]
 
     def close_all(self, state: RunState) -> None:

@@ -40,9 +40,16 @@ class Checkpoint(RunCallback):
         """Note whether this is the best so far; `save` comes after every callback."""
         name, mode = state.monitor
         value = values[f"val/{name}"]
-        better = self.best_value is None or (value < self.best_value if mode == "min" else value > self.best_value)
+        if self.best_value is None:
+            better = True
+        elif mode == "min":
+            better = value < self.best_value
+        else:
+            better = value > self.best_value
         if better and not math.isnan(value):
-            self.best_value, self.best_step, self.best_metrics = value, state.step, dict(values)
+            self.best_value = value
+            self.best_step = state.step
+            self.best_metrics = dict(values)
             self._improved = True
         state.best = self.best_metrics
 
@@ -52,16 +59,18 @@ class Checkpoint(RunCallback):
         The former `last.ckpt` becomes `previous.ckpt` in the same operation: see `runs.checkpoint_io`.
         """
         self.saved_step = state.step
+        # The best weights first: after a kill in between, the run goes on from the older `last` and evaluates again.
         if self._improved:
             write(state.checkpoints / BEST)
             self._improved = False
         write(state.checkpoints / LAST)
 
     def state_dict(self) -> StateDict:
-        """The best value, its step and its metrics."""
+        """Return the best value, its step and its metrics."""
         return {"value": self.best_value, "step": self.best_step, "metrics": self.best_metrics}
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Restore the best value, its step and its metrics."""
-        self.best_value, self.best_step = state_dict["value"], state_dict["step"]
+        self.best_value = state_dict["value"]
+        self.best_step = state_dict["step"]
         self.best_metrics = dict(state_dict["metrics"])

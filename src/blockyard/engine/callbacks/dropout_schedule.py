@@ -55,14 +55,16 @@ class DropoutSchedule(RunCallback):
         self._rates: list[tuple[nn.Module, str, float]] = []
 
     def factor(self, step: int, total: int) -> float:
-        """The factor on every rate in step `step` (from 0) of `total`."""
+        """Return the factor on every rate in step `step` (from 0) of `total`."""
         begin, until = to_steps(self.begin, total), to_steps(self.until, total)
         if self.shape == "step":
-            return self.start if step < until else self.end
+            if step < until:
+                return self.start
+            return self.end
         return self.start + (self.end - self.start) * progress(step, begin, max(begin, until))
 
     def model_problems(self, model: nn.Module, trainer: Any) -> list[str]:
-        """The model must have a rate to change, and compiled blocks cannot have one that changes at each step."""
+        """Return a problem if the model has no rate to change, or compiled blocks would get a new one at each step."""
         problems = []
         if self.shape == "linear" and trainer.compile:
             problems.append(
@@ -89,7 +91,7 @@ class DropoutSchedule(RunCallback):
         self._set(state)
 
     def metrics(self, state: RunState) -> dict[str, float]:
-        """The factor of the last step."""
+        """Return the factor of the last step."""
         return {"dropout_factor": self.factor(max(state.step - 1, 0), state.total)}
 
     def _set(self, state: RunState) -> None:
@@ -99,10 +101,11 @@ class DropoutSchedule(RunCallback):
 
 
 def rates(model: nn.Module) -> list[tuple[nn.Module, str, float]]:
-    """Every dropout rate above 0 of a model: its module, the name of the attribute, and its value."""
+    """Return every dropout rate above 0 of a model: its module, the name of the attribute, and its value."""
     dropouts = []
     for module in model.modules():
-        for name in ("p",) if isinstance(module, _DropoutNd) else ("dropout", "drop_path"):
+        names = ("p",) if isinstance(module, _DropoutNd) else ("dropout", "drop_path")
+        for name in names:
             value = getattr(module, name, None)
             if isinstance(value, float) and value > 0:
                 dropouts.append((module, name, value))

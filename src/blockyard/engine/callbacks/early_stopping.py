@@ -58,20 +58,24 @@ class EarlyStopping(RunCallback):
 
     def on_evaluate(self, state: RunState, values: dict[str, float]) -> None:
         """Count the evaluations without progress."""
-        name, mode = (self.monitor, self.mode) if self.monitor else state.monitor
-        key = str(name) if str(name).startswith("val/") else f"val/{name}"
+        name, mode = state.monitor
+        if self.monitor:
+            name = self.monitor
+            mode = self.mode or mode
+        key = f"val/{name.removeprefix('val/')}"
         if key not in values:
             raise UserError(f"early_stopping.monitor={name}: unknown metric; the run has {', '.join(sorted(values))}")
         value = values[key] if mode == "min" else -values[key]
         if not math.isnan(value) and (self._best is None or value < self._best - self.min_delta):
-            self._best, self._waited = value, 0
+            self._best = value
+            self._waited = 0
             return
         self._waited += 1
         if self._waited >= self.patience:
             state.stop = f"{key} did not improve in {self.patience} evaluations"
 
     def state_dict(self) -> StateDict:
-        """The best value so far and the evaluations since."""
+        """Return the best value so far and the evaluations since."""
         return {"best": self._best, "waited": self._waited}
 
     def load_state_dict(self, state_dict: StateDict) -> None:

@@ -64,7 +64,9 @@ class EMA(RunCallback):
     def on_step(self, state: RunState) -> None:
         """Move the average towards the weights."""
         assert self._model is not None
-        decay = min(self.decay, (1 + state.step) / (10 + state.step)) if self.warmup else self.decay
+        decay = self.decay
+        if self.warmup:  # the first weights, which are random, are forgotten soon
+            decay = min(decay, (1 + state.step) / (10 + state.step))
         current = averaged(self._model)
         with torch.no_grad():
             torch._foreach_lerp_(list(self._average.values()), list(current.values()), 1 - decay)
@@ -79,15 +81,17 @@ class EMA(RunCallback):
             self._exchange()
 
     def state_dict(self) -> StateDict:
-        """The average as a complete state of the model."""
+        """Return the average as a complete state of the model."""
         if self._model is None:
             return {"average": self._saved}
         names = {id(tensor): name for name, tensor in averaged(self._model).items()}
-        state = self._model.state_dict(keep_vars=True)  # with the parameters themselves: a tied one has two names
-        average = {
-            name: self._average[names[id(tensor)]] if id(tensor) in names else tensor.detach()
-            for name, tensor in state.items()
-        }
+        average = {}
+        # With the parameters themselves, because a tied one has two names.
+        for name, tensor in self._model.state_dict(keep_vars=True).items():
+            if id(tensor) in names:
+                average[name] = self._average[names[id(tensor)]]
+            else:
+                average[name] = tensor.detach()
         return {"average": average}
 
     def load_state_dict(self, state_dict: StateDict) -> None:
@@ -96,6 +100,7 @@ class EMA(RunCallback):
 
     def _exchange(self) -> None:
         assert self._model is not None
+        # In place: the optimizer and compiled blocks hold the parameters themselves.
         with torch.no_grad():
             for name, tensor in averaged(self._model).items():
                 raw = tensor.clone()
@@ -106,5 +111,8 @@ class EMA(RunCallback):
 def averaged(model: nn.Module) -> dict[str, Tensor]:
     """Return the tensors of a model that are averaged, by name: each parameter once, and the saved float buffers."""
     saved = model.state_dict(keep_vars=True).keys()
-    buffers = {name: each for name, each in model.named_buffers() if name in saved and each.is_floating_point()}
-    return {**dict(model.named_parameters()), **buffers}
+    tensors: dict[str, Tensor] = dict(model.named_parameters())
+    for name, buffer in model.named_buffers():
+        if name in saved and buffer.is_floating_point():
+            tensors[name] = buffer
+    return tensors

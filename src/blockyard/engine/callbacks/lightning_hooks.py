@@ -45,6 +45,7 @@ class EpochBoundary(pl.Callback):
             start_next_epoch(trainer, batch)
 
     def _start_again(self, trainer: pl.Trainer, module: Any) -> None:
+        # A callback may set rates in this hook, as in a first epoch, but the checkpoint has restored the right ones.
         groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
         rates = [group["lr"] for group in groups]
         for callback in self.lightning_callbacks:
@@ -103,7 +104,10 @@ class MetricsBridge(Logger):
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Log scalars. Lightning numbers steps from 0, metrics.csv from 1; its epoch is in a column already."""
-        number = self.state.step if step is None else max(self.state.step, min(step + 1, self.state.total))
+        number = self.state.step
+        if step is not None:
+            # Rows of metrics.csv come in order of steps, and Lightning may log a value of an earlier step later.
+            number = max(number, min(step + 1, self.state.total))
         values = {name: float(value) for name, value in metrics.items() if name != "epoch"}
         if values:
             self.log(number, values)

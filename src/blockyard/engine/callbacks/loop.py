@@ -56,6 +56,7 @@ class LoopCallback(pl.Callback):
         self._strategy: Any = None  # of several processes
         self._began = False  # whether Lightning began the training of this process
         self._interrupted = False  # a signal reached any of the processes, as all of them know
+        # The metrics of an average have its name behind an @, and one average may select the best step.
         for name in callbacks.averages:
             if callbacks.named[name].selects:
                 state.monitor = (f"{state.monitor[0]}@{name}", state.monitor[1])
@@ -65,6 +66,7 @@ class LoopCallback(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
         """Install the signal handlers, find the position in the run, repeat an interrupted evaluation."""
         state = self.state
+        # A checkpoint has the weights that are evaluated in the model, and the others in the optimizer's state.
         module.use_trained_weights(trainer.optimizers)
         state.step = state.start_step = trainer.global_step
         self._batches = state.step * self.intervals.micro_batches
@@ -74,6 +76,7 @@ class LoopCallback(pl.Callback):
             module.start_step(state.step, trainer.optimizers[0])
         self._strategy = trainer.strategy if trainer.world_size > 1 else None
         self._began = True
+        # Again: a library that was imported or set up since may have installed handlers.
         self.interrupts.install()
         for callback in self.callbacks:
             callback.on_run_start(state)
@@ -84,6 +87,7 @@ class LoopCallback(pl.Callback):
         if state.stop or state.pause:  # a callback ended the run before it was resumed, or just now
             trainer.should_stop = True
         self.interrupts.check()
+        # From here to `_close` a signal is only recorded, and the step in progress ends first.
         self.interrupts.waiting = True
         self.stopwatch.start()
 
@@ -197,6 +201,7 @@ class LoopCallback(pl.Callback):
         state, intervals = self.state, self.intervals
         if self.callbacks.lightning or self.callbacks.at_steps or intervals.micro_batches > 1:
             return 0
+        # The first step of a process is measured by `on_train_batch_end`.
         if state.step == state.start_step:
             return 0
         every = [intervals.log_every, intervals.evaluate_every, self.callbacks.checkpoint.every]
@@ -225,6 +230,7 @@ class LoopCallback(pl.Callback):
                 if self._agree_on_signal(trainer):
                     return True
         finally:
+            # Once for all: the progress objects of Lightning cost as much as a small step.
             count_steps(trainer, self.state.step - first)
         return False
 
@@ -417,6 +423,7 @@ class LoopActions:
     def save(self, trainer: pl.Trainer, module: Any) -> None:
         """Save a checkpoint of weights that are finite."""
         module.guard.raise_if_bad()
+        # An optimizer may spoil weights although gradients are finite.
         check_weights(module.model, self.state.step)
         with module.evaluated_weights(trainer.optimizers):
             self.callbacks.checkpoint.save(self.state, trainer.save_checkpoint)

@@ -85,24 +85,31 @@ class Progress(RunCallback):
 
     def _print(self, state: RunState, text: str, now: bool) -> None:
         if self._display is not None:
-            shown = text if now else f"{text} {self._evaluation}"
+            shown = text
+            if not now:
+                shown += f" {self._evaluation}"
             self._display.update(self._task, completed=state.step, text=shown, refresh=True)
         elif now or state.step >= state.total or time.monotonic() - self._printed >= self.seconds:
             self._printed = time.monotonic()
             self._console.print(f"{state.name} {state.step}/{state.total} {text}", markup=False)
 
     def _status(self, state: RunState, values: dict[str, float]) -> str:
+        """Return loss, speed and time left since the last call, in one line."""
         mark = (state.seconds, state.step, _seen(state))
-        seconds, step, count = mark[0] - self._mark[0], mark[1] - self._mark[1], mark[2] - self._mark[2]
+        seconds, steps, count = (now - before for now, before in zip(mark, self._mark, strict=True))
         self._mark = mark
-        parts = [f"loss {values['train/loss']:.4f}"] if "train/loss" in values else []
-        if step > 0 and seconds > 0:
+        parts = []
+        if "train/loss" in values:
+            parts.append(f"loss {values['train/loss']:.4f}")
+        if steps > 0 and seconds > 0:
             unit = "tokens/s" if state.modality == "text" else "samples/s"
-            left = (state.total - state.step) * seconds / step
-            parts += [f"{count / seconds:,.0f} {unit}", f"{int(left) // 60}:{int(left) % 60:02d} left"]
+            minutes, rest = divmod(int((state.total - state.step) * seconds / steps), 60)
+            parts.append(f"{count / seconds:,.0f} {unit}")
+            parts.append(f"{minutes}:{rest:02d} left")
         return " ".join(parts)
 
 
 def _seen(state: RunState) -> int:
-    """The tokens of a text, or the samples of other data, of all steps so far."""
-    return state.seen[state.modality == "text"]
+    """Return the tokens of a text, or the samples of other data, of all steps so far."""
+    samples, tokens = state.seen
+    return tokens if state.modality == "text" else samples

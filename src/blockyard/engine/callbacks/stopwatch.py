@@ -22,7 +22,7 @@ class Stopwatch:
         self.first_step_seconds: float | None = None
         self.windows: list[float] = []
         self._clock = 0.0
-        self._window = (0.0, 0)
+        self._window = (0.0, 0)  # seconds and step at its start
 
     def start(self) -> None:
         """Begin with the first step of this process."""
@@ -37,7 +37,7 @@ class Stopwatch:
     def pause(self) -> None:
         """Add the time since the last `resume`."""
         now = time.perf_counter()
-        if self._clock:
+        if self._clock:  # nothing is counted before `start`
             self.state.seconds += now - self._clock
         self._clock = now
 
@@ -59,7 +59,7 @@ class Stopwatch:
         return round(self.state.seconds, 3)
 
     def state_dict(self) -> StateDict:
-        """The times so far."""
+        """Return the times so far."""
         return {"seconds": self.state.seconds, "windows": self.windows[-_WINDOWS:], "first": self.first_step_seconds}
 
     def load_state_dict(self, state_dict: StateDict) -> None:

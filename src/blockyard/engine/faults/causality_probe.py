@@ -42,14 +42,17 @@ def check_foreign(components: Components, model: nn.Module, split: Split) -> Non
 
 
 def _check_causality(components: Components, probe: nn.Module, split: Split, foreign: list[str]) -> None:
-    """Only sequences of token ids are looked at: the first sample of the split, twice, for batch norms."""
+    """Raise UserError if predictions depend on later tokens. Only sequences of token ids are looked at."""
+    # The first sample twice, because a batch norm needs more than one.
     batch = components.objective.ready(split.batch(torch.zeros(2, dtype=torch.int64), None))
     inputs = batch.inputs
     if inputs.ndim != 2 or inputs.is_floating_point():
         return
     length = inputs.shape[1] if batch.lengths is None else int(batch.lengths.min())
     probe.sees = "past"  # type: ignore[assignment]  # that tokens of a source see each other is no leak
-    for first in sorted({length // 2, length - 1} - {0}) if length > 1 else ():
+    if length < 2:
+        return
+    for first in sorted({length // 2, length - 1} - {0}):
         gap = _gap(probe, batch, first, components.tokens().vocabulary or int(inputs.max()) + 1)
         if gap is not None:
             raise UserError(
@@ -65,13 +68,13 @@ def _check_padding(components: Components, probe: nn.Module, split: Split, forei
     if pair is None:
         return
     objective = components.objective
-    alone, padded = (objective.ready(take(split, order, None)) for order in (pair[:1], pair))
+    alone = objective.ready(take(split, pair[:1], None))
+    padded = objective.ready(take(split, pair, None))
     with torch.random.fork_rng(), torch.no_grad():
         expected: Tensor = probe(alone)[0]
         prediction: Tensor = probe(padded)[0]
-    tokens = expected.shape[:1] if expected.ndim > 1 else ()
-    if tokens:  # one prediction for each token, behind which there is padding
-        prediction = prediction[: tokens[0]]
+    if expected.ndim > 1:  # one prediction for each token; the longer one has predictions of padding behind them
+        prediction = prediction[: len(expected)]
     gap = float((prediction - expected).abs().max())
     if gap > _TOLERANCE * float(expected.square().mean().sqrt()):
         raise UserError(
@@ -82,16 +85,12 @@ def _check_padding(components: Components, probe: nn.Module, split: Split, forei
 
 
 def _short_and_long(split: Split) -> Tensor | None:
-    """A short and a long one of the first samples of a split, (2,); None where none is padded."""
+    """Return a short and a long one of the first samples of a split, (2,); None if none is padded."""
     first = torch.arange(min(_LOOKED_AT, len(split)))
     known = split.lengths if isinstance(split, HasLengths) else None
-    if known is not None:
-        lengths = known[first]
-    else:
-        of_batch = split.batch(first[:_BATCH], None).lengths
-        if of_batch is None:
-            return None
-        lengths = of_batch
+    lengths = split.batch(first[:_BATCH], None).lengths if known is None else known[first]
+    if lengths is None:
+        return None
     short, long = int(lengths.argmin()), int(lengths.argmax())
     pair = torch.tensor([short, long])
     if lengths[short] == lengths[long] or split.batch(pair, None).lengths is None:
@@ -100,10 +99,13 @@ def _short_and_long(split: Split) -> Tensor | None:
 
 
 def _foreign(components: Components) -> list[str]:
-    """The targets in the model that are not of the project or of the libraries it trusts."""
-    nodes = placed_nodes(components.config)
-    own = (each.target for each in nodes if each.key.partition(".")[0] in LATE)
-    return [target for target in dict.fromkeys(own) if target.partition(".")[0] not in TRUSTED_PACKAGES]
+    """Return the targets in the model that are not of the project or of the libraries it trusts."""
+    targets: dict[str, None] = {}  # each once, in order
+    for node in placed_nodes(components.config):
+        package = node.target.partition(".")[0]
+        if node.key.partition(".")[0] in LATE and package not in TRUSTED_PACKAGES:
+            targets[node.target] = None
+    return list(targets)
 
 
 def _gap(probe: nn.Module, batch: Batch, first: int, vocabulary: int) -> int | None:
@@ -117,13 +119,15 @@ def _gap(probe: nn.Module, batch: Batch, first: int, vocabulary: int) -> int | N
         return None
     gaps = (after - before)[:, :first].abs().amax((0, 2))  # (first,)
     size = float(before.square().mean().sqrt())
-    return int((gaps > _TOLERANCE * size).nonzero()[0]) if bool((gaps > _TOLERANCE * size).any()) else None
+    changed_tokens = (gaps > _TOLERANCE * size).nonzero()
+    return int(changed_tokens[0]) if len(changed_tokens) else None
 
 
 def _stirred(model: nn.Module) -> nn.Module:
     """Return a copy in evaluation mode with moved parameters; a very large model is copied as it is."""
     probe = copy.deepcopy(model).eval()
-    if sum(each.numel() for each in probe.parameters()) <= _LARGEST:
+    # A new model may have zeros where a leak would pass, such as in its last projection.
+    if sum(parameter.numel() for parameter in probe.parameters()) <= _LARGEST:
         generator = torch.Generator().manual_seed(1)
         for parameter in probe.parameters():
             parameter.data.add_(torch.randn(parameter.shape, generator=generator).to(parameter.dtype) * 0.1)

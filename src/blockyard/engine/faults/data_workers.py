@@ -21,6 +21,8 @@ from pathlib import Path
 from blockyard.errors import UserError
 
 _INTERVAL = 0.5  # seconds
+_PER_WORKER = 6  # open files: pipes and semaphores of its queues, and the batch in transfer
+_SPARE = 24  # checkpoints, the metrics, a connection of the logger
 
 
 class StoppedWorkers(threading.Thread):
@@ -61,11 +63,8 @@ def _is_stopped(pid: int) -> bool:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
+    # The name of a program, in parentheses, may hold spaces and parentheses. The state follows the last one.
     return stat.rpartition(")")[2].split()[:1] == ["T"]
-
-
-_PER_WORKER = 6  # pipes and semaphores of its queues, and the batch in transfer
-_SPARE = 24  # checkpoints, the metrics, a connection of the logger
 
 
 def check_open_files(workers: int) -> None:

@@ -38,17 +38,21 @@ def ending_of(error: BaseException, step: int) -> Ending:
         return Ending("interrupted", error.exit_code, str(error))
     if isinstance(error, Interrupted):
         return Ending("interrupted", error.exit_code, f"{error} at step {step}")
-    own = isinstance(error, PeerFailedError | PeerLostError | UnfinishedError)
-    reason = printable(str(error)) if own else reason_of(cause_of(error))
+    if isinstance(error, PeerFailedError | PeerLostError | UnfinishedError):
+        reason = printable(str(error))  # a sentence already
+    else:
+        reason = reason_of(cause_of(error))
     if f"step {step}" not in reason and "at step" not in reason:
         reason += f" (after step {step})"
     return Ending("failed", 1, reason, trace=_trace(error))
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """The error that a component raised: Lightning replaces KeyboardInterrupt by SystemExit."""
+    """Return the error that a component raised: Lightning replaces KeyboardInterrupt by SystemExit."""
     context = error.__context__
-    return context if isinstance(error, SystemExit) and isinstance(context, KeyboardInterrupt) else error
+    if isinstance(error, SystemExit) and isinstance(context, KeyboardInterrupt):
+        return context
+    return error
 
 
 def _trace(error: BaseException) -> str:

@@ -24,6 +24,7 @@ PAUSED = 79  # exit code of a paused run; beyond those that sysexits.h names
 # another: both stay as they are.
 _UNLESS_TAKEN = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 STOPPING = (*CODES, *_UNLESS_TAKEN)
+GRACE = 5  # seconds that a worker goes on after SIGTERM, and that it is waited for; sent to it alone, it ends it
 
 
 class Interrupted(BaseException):
@@ -82,7 +83,7 @@ class Interrupts:
         self._alarm_before: Any = None  # the handler of the clock that such a block has replaced
 
     def __enter__(self) -> Interrupts:
-        if threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is threading.main_thread():  # Python lets no other thread set a handler
             free = [number for number in _UNLESS_TAKEN if signal.getsignal(number) is signal.SIG_DFL]
             self._before = {number: signal.getsignal(number) for number in (*CODES, *free)}
             self.install()
@@ -141,7 +142,7 @@ class Interrupts:
         signal.setitimer(signal.ITIMER_REAL, self._limit)
 
     def _overdue(self, _signum: int, _frame: FrameType | None) -> None:
-        if self._limit is not None:
+        if self._limit is not None:  # the block may have been left while the clock rang
             raise OverdueError
 
     def check(self) -> None:
@@ -167,7 +168,8 @@ class Interrupts:
     @contextlib.contextmanager
     def open_again(self) -> Iterator[None]:
         """After `close`, let a signal raise `Interrupted` in this block, once."""
-        self._raised, self.waiting = False, False
+        self._raised = False
+        self.waiting = False
         try:
             self.check()  # one that came meanwhile
             yield
@@ -175,12 +177,13 @@ class Interrupts:
             self._raised = True
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
+        # The first signal counts: its number becomes the exit code.
         again = self.signum is not None
         self.signum = self.signum or signum
         if self._passing is self:
             for interrupts in list(self._in_threads):
                 interrupts.request(signum)
-        if self._raised:
+        if self._raised:  # the run ends already, and a second exception would cut short what it writes
             return
         if not self.waiting or (again and signum == signal.SIGINT):
             self._raised = True
@@ -188,23 +191,18 @@ class Interrupts:
         self._start_clock()
 
 
-# Signals in the processes that load data.
-#
-# A terminal and most schedulers signal every process of a run. A worker that ended at once would take the batches with
-# it that the main process needs to finish its step, and the run would fail instead of being interrupted.
-
-GRACE = 5  # seconds that a worker goes on after SIGTERM, and that it is waited for; sent to it alone, it ends it
-
-
 def leave_signals_to_main(_worker: int) -> None:
     """In a worker: ignore the signals that stop a run, end some seconds after SIGTERM, and with the main process.
+
+    A terminal and most schedulers signal every process of a run. A worker that ended at once would take the batches
+    with it that the main process needs to finish its step, and the run would fail instead of being interrupted.
 
     torch's own look at the parent does not notice one that died before the worker began to look.
     """
     main = multiprocessing.parent_process()
     end_with_parent(None if main is None else main.pid)
-    for each in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(each, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, _end)
     signal.signal(signal.SIGTERM, _end_soon)
 

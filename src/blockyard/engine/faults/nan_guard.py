@@ -47,9 +47,10 @@ class NanGuard:
         """Check step number `step` (from 0). Raises NotFiniteError on a CPU."""
         if norm.device.type == "cpu":
             if not self.tolerant and not math.isfinite(norm.item()):
-                what = "the gradient norm" if math.isfinite(loss.item()) else "the loss"
-                value = norm if math.isfinite(loss.item()) else loss
-                raise NotFiniteError(step + 1, f"{what} is {value.item()}")
+                if math.isfinite(loss.item()):
+                    raise NotFiniteError(step + 1, f"the gradient norm is {norm.item()}")
+                raise NotFiniteError(step + 1, f"the loss is {loss.item()}")
+            # Several processes have only the norm in common: one that raised alone would leave the others waiting.
             if not math.isfinite(loss.item()) and not torch.distributed.is_initialized():
                 raise NotFiniteError(step + 1, f"the loss is {loss.item()}")
             return
@@ -58,7 +59,10 @@ class NanGuard:
 
     def note(self, first: Tensor) -> None:
         """Note the number of the first bad step of some, () int64 on the device; -1 where all were good."""
-        self._first = first if self._first is None else torch.where(self._first < 0, first, self._first)
+        if self._first is None:
+            self._first = first
+        else:
+            self._first = torch.where(self._first < 0, first, self._first)
 
     def raise_if_bad(self) -> None:
         """Raise NotFiniteError if any step so far was bad."""

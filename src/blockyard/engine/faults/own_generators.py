@@ -47,6 +47,7 @@ def _install() -> None:
     import torch
 
     python, numpy, generator = random.Random(), np.random.RandomState(), torch.Generator()
+    # The functions of `random` and of `numpy.random` are bound methods of one hidden instance each.
     for module, shared, own in ((random, random._inst, python), (np.random, np.random.mtrand._rand, numpy)):
         for name, value in list(vars(module).items()):
             if getattr(value, "__self__", None) is shared or name == "seed":

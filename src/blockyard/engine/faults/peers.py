@@ -16,6 +16,7 @@ watch goes with the first release where the observer calls a function instead.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import subprocess
@@ -40,6 +41,10 @@ _CONNECTION = re.compile(
 )
 _TIMEOUT = re.compile(r"timed? ?out|timeout", re.IGNORECASE)
 _SECONDS = 3.0  # in which processes that notice the same leave their notes
+_INTERVAL = 0.25  # seconds
+_GRACE = 10.0  # seconds in which the main process can notice by itself
+_EVERY = 16  # steps between two agreements of several GPUs on signals
+_STOP, _PAUSE = 1, 2
 
 
 class PeerFailedError(RuntimeError):
@@ -75,22 +80,30 @@ class Peers:
         `Interrupted` if a signal stopped the other process, else `PeerFailedError` or `PeerLostError`, with its name.
         """
         waited = symptom(error) if self.world > 1 else None
-        return error if waited is None else self._cause(waited)
+        if waited is None:
+            return error
+        return self._cause(waited)
 
     def _cause(self, waited: str) -> BaseException:
+        """Return what happened to the other process. waited: `timeout` or `lost`, as this process noticed it."""
         notes = self._notes()
         causes = [note for note in notes if note.waited is None]
+        # A failure comes before a signal: a launcher signals the others once one has failed.
         for note in sorted(causes, key=lambda note: note.signum is not None):
-            return PeerFailedError(str(note)) if note.signum is None else Interrupted(note.signum, note.rank)
+            if note.signum is None:
+                return PeerFailedError(str(note))
+            return Interrupted(note.signum, note.rank)
         for rank, code in sorted(self.endings.items()):
             if -code in STOPPING:  # before it could handle the signal
                 return Interrupted(-code, rank)
             if not any(note.rank == rank for note in notes):
                 return PeerFailedError(f"process {rank} {_ending(code)}")
         silent = sorted(set(range(self.world)) - {self.rank} - {note.rank for note in notes})
-        names = f"process {silent[0]}" if len(silent) == 1 else f"processes {', '.join(map(str, silent))}"
         if not silent:  # the others wait too: for this one, or for each other
             return PeerLostError(str(notes[0]))
+        names = f"processes {', '.join(map(str, silent))}"
+        if len(silent) == 1:
+            names = f"process {silent[0]}"
         if "timeout" in (waited, *(note.waited for note in notes)):
             return PeerLostError(
                 f"{names} did not answer within {self.timeout:g} s (trainer.timeout): stopped, hanging or too slow"
@@ -98,7 +111,7 @@ class Peers:
         return PeerLostError(f"the connection to {names} was lost, and no reason is known")
 
     def _notes(self) -> list[Note]:
-        """The notes of the others, after the time that they need to write them."""
+        """Return the notes of the others, after the time that they need to write them."""
         until = time.monotonic() + _SECONDS
         while True:
             notes = [note for note in read_notes(self.path) if note.rank != self.rank]
@@ -112,22 +125,20 @@ class Peers:
 def _ending(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
-    names = {each.value: f" ({each.name})" for each in signal.Signals}
-    return f"was killed by signal {-code}{names.get(-code, '')}"
+    name = ""
+    with contextlib.suppress(ValueError):  # a real-time signal has no name
+        name = f" ({signal.Signals(-code).name})"
+    return f"was killed by signal {-code}{name}"
 
 
 def symptom(error: BaseException) -> str | None:
-    """`timeout` or `lost` if an error only says that another process is absent, else None."""
+    """Return `timeout` or `lost` if an error only says that another process is absent, else None."""
     if not isinstance(error, RuntimeError):
         return None
     text = reason_of(error)
     if not (isinstance(error, ConnectionLostError | torch.distributed.DistError) or _CONNECTION.search(text)):
         return None
     return "timeout" if _TIMEOUT.search(text) else "lost"
-
-
-_INTERVAL = 0.25  # seconds
-_GRACE = 10.0  # seconds in which the main process can notice by itself
 
 
 class ChildWatch(threading.Thread):
@@ -157,6 +168,7 @@ class ChildWatch(threading.Thread):
         """Watch until closed, or until a process failed."""
         while not self._closed.wait(_INTERVAL):
             if any(child.poll() for child in self.children) or read_notes(self.path):
+                # In this time the main thread usually notices by itself, and knows more of what it was doing.
                 if not self._closed.wait(self.grace) and self.abandon is not None:
                     self.abandon(self._kill())
                 return
@@ -171,10 +183,6 @@ class ChildWatch(threading.Thread):
     def close(self) -> None:
         """End the watch: the main thread has left training."""
         self._closed.set()
-
-
-_EVERY = 16  # steps between two agreements of several GPUs on signals
-_STOP, _PAUSE = 1, 2
 
 
 def agree_on_signal(trainer: pl.Trainer, interrupts: Interrupts, step: int) -> bool:
@@ -193,7 +201,13 @@ def agree_on_end(trainer: pl.Trainer, stop: str | None, pause: str | None) -> tu
     """Return why the run ends (stop) or is left (pause) after this step, by the callbacks of all processes."""
     if trainer.world_size == 1:
         return stop, pause
-    end = _largest(trainer, _PAUSE if pause else _STOP if stop else 0)
+    request = 0
+    if stop:
+        request = _STOP
+    if pause:
+        request = _PAUSE
+    # The largest request of any process wins in all of them.
+    end = _largest(trainer, request)
     if end == _PAUSE:
         pause = pause or "another process paused the run"
     elif end == _STOP:
@@ -203,5 +217,5 @@ def agree_on_end(trainer: pl.Trainer, stop: str | None, pause: str | None) -> tu
 
 def _largest(trainer: pl.Trainer, number: int) -> int:
     """Return the largest of a number over all processes."""
-    own = torch.tensor(number, device=trainer.strategy.root_device)
-    return int(trainer.strategy.reduce(own, reduce_op="max"))
+    local = torch.tensor(number, device=trainer.strategy.root_device)
+    return int(trainer.strategy.reduce(local, reduce_op="max"))

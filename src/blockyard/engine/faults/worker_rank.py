@@ -63,7 +63,8 @@ def fit_worker_rank(path: Path, rank: int, prepare: Callable[[Interrupts], Train
                 log.warning("process %s: %s", rank, reason)
             else:
                 log.warning("process %s failed: %s", rank, reason_of(cause_of(error)))
-                seconds = max(_SECONDS, job.peers.timeout if job else 0.0)
+                if job is not None:  # the main process may notice only when its own time limit is over
+                    seconds = max(seconds, job.peers.timeout)
             abort_rank(seconds=seconds, kill=started_by_run())
             return 1
     return 0
@@ -78,7 +79,9 @@ def abort_rank(*, seconds: float, kill: bool) -> None:
     kill: end it then; for processes that the main one has started
     """
     disconnect()
-    parent, until = os.getppid(), time.monotonic() + seconds
+    # A process whose parent has ended gets another parent.
+    parent = os.getppid()
+    until = time.monotonic() + seconds
     while os.getppid() == parent and time.monotonic() < until:
         time.sleep(0.1)
     if kill and os.getppid() == parent:

@@ -60,6 +60,7 @@ class ChildProcesses:
 
         abandon: ends this process where another one failed and this one does not notice; see `ChildWatch`
         """
+        # -P: a file in the current folder must not take the place of a package.
         command = [sys.executable, "-P", "-m", "blockyard", "_cell", str(self._folder)]
         for local_rank in self._ranks:
             self._children.append(subprocess.Popen(command, env=os.environ | {"LOCAL_RANK": str(local_rank)}))
@@ -76,6 +77,7 @@ class ChildProcesses:
             self._watch.close()
         disconnect()
         endings = {}
+        # After a success the others have only to end by themselves; after a failure they may hang.
         until = time.monotonic() + (3.0 if failed else 30.0)
         for rank, child in enumerate(self._children, start=1):
             try:

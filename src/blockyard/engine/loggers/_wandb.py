@@ -54,7 +54,8 @@ def open_run(settings: RunSettings, config: Mapping[str, Any], mode: Mode) -> An
         try:
             return _init(settings, config, "online")
         except Exception as error:  # W&B's own errors, and those of what it is built on
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            reason = lines[0][:200]
             tear_down()
     try:
         run = _init(settings, config, "offline")
@@ -70,7 +71,7 @@ def close_run(run: Any, *, failed: bool = False) -> None:
     """Close the run and end W&B's helper, or the end of the process would wait for it."""
     import wandb
 
-    run.finish(exit_code=1 if failed else 0)
+    run.finish(exit_code=int(failed))
     helper = connection()
     closing = threading.Thread(target=wandb.teardown, name="wandb-teardown", daemon=True)
     closing.start()
@@ -88,8 +89,8 @@ def bounded(call: Callable[[], None], seconds: float) -> str | None:
             call()
             failure.clear()
         except (Exception, SystemExit) as error:  # whatever W&B raises, its caller continues
-            lines = str(error).strip().splitlines()
-            failure[:] = [f"{type(error).__name__}: {lines[0] if lines else ''}"]
+            lines = str(error).strip().splitlines() or [""]
+            failure[:] = [f"{type(error).__name__}: {lines[0]}"]
 
     thread = threading.Thread(target=guarded, name="wandb-bounded", daemon=True)
     thread.start()
@@ -127,6 +128,7 @@ def _init(settings: RunSettings, config: Mapping[str, Any], mode: Mode) -> Any:
         "x_disable_stats": not settings.system_metrics,
         "x_save_requirements": False,
     }
+    # Names beginning with x_ are experimental, and come and go with releases.
     supported = type(wandb.Settings()).model_fields
     return wandb.init(
         project=settings.project,
@@ -135,7 +137,7 @@ def _init(settings: RunSettings, config: Mapping[str, Any], mode: Mode) -> Any:
         resume="allow" if mode == "online" else None,
         mode=mode,
         dir=str(settings.folder),
-        config=json.loads(json.dumps(config, default=str)),
+        config=json.loads(json.dumps(config, default=str)),  # a copy, which W&B may change
         group=settings.group,
         job_type=settings.job_type,
         name=settings.name,
@@ -163,7 +165,7 @@ def logged_in() -> bool:
 
 
 def base_url() -> str:
-    """Return the address of the server, from the environment or from W&B, that has had several."""
+    """Return the address of the server: from the environment, or W&B's own, which has changed before."""
     url = os.environ.get("WANDB_BASE_URL")
     if url:
         return url
@@ -176,8 +178,9 @@ def base_url() -> str:
 
 
 def resolve(mode: str) -> Mode:
-    """The mode that `auto` stands for in this environment; any other mode as it is."""
+    """Return the mode that `auto` stands for in this environment; any other mode as it is."""
     if mode == "auto":
+        # W&B's older names for its modes.
         variable = os.environ.get("WANDB_MODE", "").lower()
         mode = {"dryrun": "offline", "run": "online", "shared": "online"}.get(variable, variable)
         if os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1", "yes"):
@@ -188,7 +191,7 @@ def resolve(mode: str) -> Mode:
 
 
 def unreachable(address: str) -> str | None:
-    """Why no server answers at `address`, or None for any answer; proxies of the environment are used."""
+    """Return why no server answers at `address`, or None for any answer; proxies of the environment are used."""
     try:
         with urllib.request.urlopen(address, timeout=_PROBE_SECONDS):
             return None
@@ -209,7 +212,7 @@ def tear_down() -> None:
 
 
 def connection() -> Any:
-    """The connection to W&B's helper process, or None.
+    """Return the connection to W&B's helper process, or None.
 
     The public way to it, `teardown`, waits for the helper, for ever where that is stuck.
     """

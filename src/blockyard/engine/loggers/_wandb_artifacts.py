@@ -35,25 +35,24 @@ def log_weights(run: Any, folder: RunFolder, which: Sequence[str]) -> None:
 
     folder.check_members()
     facts, metrics = folder.facts(), folder.summary().get("metrics", {})
-    data = facts.get("data") or {}
+    data = facts.get("data", {})
     if data.get("fingerprint"):
-        _use(
-            run,
-            wandb.Artifact(f"data-{str(data['fingerprint'])[:12]}", "dataset", metadata=dict(data)),
-            "data.json",
-            data,
-        )
+        dataset = wandb.Artifact(f"data-{str(data['fingerprint'])[:12]}", "dataset", metadata=dict(data))
+        _use(run, dataset, "data.json", data)
     kept: dict[str, Any] = {key: facts[key] for key in ("identity", "choices", "data") if key in facts}
     for alias in which:
         content = read(folder.checkpoints / _CHECKPOINTS[alias], identity=folder.identity, seed=folder.seed)
         step = int(content.get("global_step") or 0)
         about: dict[str, Any] = {**kept, "run": folder.name, "seed": folder.seed, "step": step}
-        if alias == "best":  # of which the summary is
+        if alias == "best":  # the summary is about them
             about["metrics"] = metrics
         artifact = wandb.Artifact(f"weights-{run.id}", "model", metadata=about)
         path = folder.path / "wandb" / "artifacts" / alias  # from where an offline run is synced
         path.mkdir(parents=True, exist_ok=True)
-        weights = {k.removeprefix(PREFIX): v for k, v in content["state_dict"].items() if k.startswith(PREFIX)}
+        weights = {}
+        for key, tensor in content["state_dict"].items():
+            if key.startswith(PREFIX):
+                weights[key.removeprefix(PREFIX)] = tensor
         write_weights(path / WEIGHTS, weights)
         write_yaml(path / CONFIG, folder.shown)
         export = {"run": folder.name, "checkpoint": _CHECKPOINTS[alias], "step": step}
@@ -97,21 +96,17 @@ def sample_table(shown: Sequence[ShownSample], folder: Path) -> Any:
     """
     import wandb
 
-    def sound(each: ShownSample) -> Any:
-        return None if each.sound is None else wandb.Audio(str(_wav(folder / f"{each.sample}.wav", *each.sound)))
-
-    content: dict[str, list[Any]] = {
-        "sample": [each.sample for each in shown],
-        "picture": [None if each.picture is None else wandb.Image(each.picture) for each in shown],
-        "sound": [sound(each) for each in shown],
-        "text": [each.text for each in shown],
-        "target": [each.target for each in shown],
-        "predicted": [each.predicted for each in shown],
-        "loss": [each.loss for each in shown],
-    }
-    columns: list[str | int] = [name for name, values in content.items() if any(value is not None for value in values)]
-    rows = [list(row) for row in zip(*(content[str(name)] for name in columns), strict=True)]
-    return wandb.Table(columns=columns, data=rows, allow_mixed_types=True)
+    rows: list[dict[str, Any]] = []
+    for sample in shown:
+        row: dict[str, Any] = {"sample": sample.sample, "picture": None, "sound": None, "text": sample.text}
+        if sample.picture is not None:
+            row["picture"] = wandb.Image(sample.picture)
+        if sample.sound is not None:
+            row["sound"] = wandb.Audio(str(_wav(folder / f"{sample.sample}.wav", *sample.sound)))
+        rows.append({**row, "target": sample.target, "predicted": sample.predicted, "loss": sample.loss})
+    columns: list[str | int] = [name for name in rows[0] if any(row[name] is not None for row in rows)] if rows else []
+    data = [[row[str(name)] for name in columns] for row in rows]
+    return wandb.Table(columns=columns, data=data, allow_mixed_types=True)
 
 
 def _wav(path: Path, samples: np.ndarray, rate: int) -> Path:

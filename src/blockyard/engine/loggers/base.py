@@ -136,20 +136,24 @@ def presented(folder: RunFolder) -> Node:
     Classes of others keep their `_target_`.
     """
     chosen = folder.facts().get(CHOICES, {})
-    names = {family: name for family, name in chosen.items() if name is not None and family not in _LEFT_OUT}
-    options = {
-        key: _plain(value)
-        for key, value in folder.shown.items()
-        if key not in _LEFT_OUT and value not in (None, {}, [])
-    }
-    return {CHOICES: names, **options}
+    content: Node = {CHOICES: {}}
+    for family, name in chosen.items():
+        if name is not None and family not in _LEFT_OUT:
+            content[CHOICES][family] = name
+    for key, value in folder.shown.items():
+        if key not in _LEFT_OUT and value not in (None, {}, []):
+            content[key] = _plain(value)
+    return content
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {
-            str(key): _plain(each)
-            for key, each in value.items()
-            if key not in _WIRING and not (key == "_target_" and str(each).startswith(_OWN))
-        }
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    plain = {}
+    for key, item in value.items():
+        ours = key == "_target_" and str(item).startswith(_OWN)  # the choice's name tells the same
+        if key not in _WIRING and not ours:
+            plain[str(key)] = _plain(item)
+    return plain

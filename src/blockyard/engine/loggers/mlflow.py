@@ -194,16 +194,21 @@ class MLflow(RunLogger):
 
 
 def _root(folder: RunFolder, path: str | None) -> Path:
-    """The folder of the database, absolute."""
-    return folder.path.parents[1] / "mlflow" if path is None else Path(os.path.abspath(os.path.expanduser(path)))
+    """Return the folder of the database, absolute."""
+    if path is None:
+        return folder.path.parents[1] / "mlflow"
+    return Path(os.path.abspath(os.path.expanduser(path)))
 
 
 def _recorded(folder: RunFolder) -> str | None:
-    """The id that run.json has; a file that someone else wrote may hold anything."""
-    own = folder.facts().get(_FACT, {}).get("id")
-    return own if isinstance(own, str) and re.fullmatch(r"\w{1,64}", own) else None
+    """Return the id that run.json has, or None."""
+    run_id = folder.facts().get(_FACT, {}).get("id")
+    # The id goes into a query, and a file that someone else wrote may hold anything.
+    if isinstance(run_id, str) and re.fullmatch(r"\w{1,64}", run_id):
+        return run_id
+    return None
 
 
 def _key(name: str) -> str:
-    """A name as MLflow admits it: letters, digits, and some of the other characters."""
+    """Return a name as MLflow admits it: letters, digits, and some of the other characters."""
     return re.sub(r"[^\w./: -]", "_", name)[:_KEY]

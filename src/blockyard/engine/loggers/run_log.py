@@ -41,6 +41,10 @@ _GRACE_SECONDS = 1.0  # for a logger that was abandoned
 _WAITING = 10_000  # rows queued for a logger that is slow to start
 BINS = 64  # of a histogram of gradients
 _Call = Callable[[RunLogger], None]
+# package -> the logger of which no failure has been told yet; empty once one has. A writer that fails in a thread of
+# its own often fails in the logger's thread at the same moment.
+_WATCHED: dict[str, str] = {}
+_TURN = threading.Lock()
 
 
 class RunLog:
@@ -234,12 +238,6 @@ class Feed:
         return True
 
 
-# package -> the logger of which no failure has been told yet; empty once one has. A writer that fails in a thread of
-# its own often fails in the logger's thread at the same moment.
-_WATCHED: dict[str, str] = {}
-_TURN = threading.Lock()
-
-
 def _take_turn(package: str) -> str | None:
     """The watched logger of a package if its failure is the first, empty if it is not, None if it is not watched."""
     with _TURN:
@@ -328,8 +326,10 @@ class GradientHistograms(RunCallback):
             gradient = parameter.grad
             if gradient is None:
                 continue
-            local = getattr(gradient, "to_local", None)  # of fsdp: the part of this process
-            numbers = (gradient if local is None else local()).detach().double().cpu().numpy().ravel()
+            local = getattr(gradient, "to_local", None)  # under FSDP: the part of this process
+            if local is not None:
+                gradient = local()
+            numbers = gradient.detach().double().cpu().numpy().ravel()
             try:
                 histograms[name] = np.histogram(numbers[np.isfinite(numbers)], bins=BINS)
             except ValueError as error:  # numbers so close that no bins lie between them

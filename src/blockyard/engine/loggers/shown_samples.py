@@ -77,14 +77,16 @@ def _content(components: Components, split: Split, index: int) -> dict[str, Any]
     spec, tokenizer = components.data.spec, components.tokenizer
     content = _shown(spec, tokenizer, batch.inputs[0], batch.lengths)
     if batch.source is not None and spec.source is not None:
-        own = components.source_tokenizer
-        content = {**_shown(spec.source, own, batch.source[0], batch.source_lengths), **content}
+        source = _shown(spec.source, components.source_tokenizer, batch.source[0], batch.source_lengths)
+        content = {**source, **content}
     return content
 
 
 def _shown(spec: DataSpec, tokenizer: Any, inputs: Tensor, lengths: Tensor | None) -> dict[str, Any]:
-    inputs = inputs if lengths is None else inputs[: int(lengths[0])]
-    inputs = inputs[0] if spec.modality == "views" else inputs
+    if lengths is not None:
+        inputs = inputs[: int(lengths[0])]
+    if spec.modality == "views":
+        inputs = inputs[0]
     if inputs.ndim == 3 and inputs.shape[0] in (1, 3):
         pixels = inputs.float()
         scaled = (pixels - pixels.min()) / (pixels.max() - pixels.min()).clamp_min(1e-12)

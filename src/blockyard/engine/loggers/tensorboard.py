@@ -40,7 +40,8 @@ class TensorBoard(RunLogger):
     def prepare(self, folder: RunFolder) -> None:
         """Look up the last logged step of a resumed run, in the thread that writes metrics.csv."""
         last = folder.metrics.last_step if folder.resumes else None
-        self._purge = None if last is None else last + 1
+        if last is not None:
+            self._purge = last + 1
 
     def start(self, folder: RunFolder, config: Node) -> None:
         """Open the event file, with the config as a text table; values of a resumed run replace old ones."""
@@ -80,6 +81,7 @@ class TensorBoard(RunLogger):
 
 def _link(root: Path, group: str, name: str, target: Path) -> None:
     """Make root/GROUP/NAME a link to a run's event files, in place of an older one; never out of `root`."""
+    # A name with slashes makes folders, and `slug` leaves no dots that would lead out of `root`.
     link = root.joinpath(slug(group), *(slug(part) for part in name.split("/")))
     link.parent.mkdir(parents=True, exist_ok=True)
     target.mkdir(parents=True, exist_ok=True)

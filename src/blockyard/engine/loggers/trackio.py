@@ -64,7 +64,9 @@ class Trackio(RunLogger):
 
     def _record_name(self, folder: RunFolder) -> str:
         # Trackio finds a run to resume by its name alone, so the name must be unique.
-        return "/".join(filter(None, (self.group, self.name))) if self.name else folder.name
+        if not self.name:
+            return folder.name
+        return "/".join(filter(None, (self.group, self.name)))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Log one row at this step."""

@@ -99,7 +99,7 @@ class Wandb(RunLogger):
 
     @property
     def mode(self) -> Mode:
-        """The mode with `auto` resolved in the current environment."""
+        """Return the mode with `auto` resolved in the current environment."""
         return resolve(self.configured_mode)
 
     def ready(self) -> None:
@@ -115,7 +115,9 @@ class Wandb(RunLogger):
         """Choose the id, or take that of the earlier attempt, and save it in run.json."""
         recorded = folder.facts().get("wandb", {})
         # An agent of a W&B sweep waits for the run whose id it has chosen.
-        required = os.environ.get("WANDB_RUN_ID") if os.environ.get("WANDB_SWEEP_ID") else None
+        required = None
+        if os.environ.get("WANDB_SWEEP_ID"):
+            required = os.environ.get("WANDB_RUN_ID")
         self._id = required or recorded.get("id") or secrets.token_hex(4)
         folder.add_facts({"wandb": {"id": self._id, "project": self.project, "entity": self.entity}})
 
@@ -153,8 +155,10 @@ class Wandb(RunLogger):
         import wandb
 
         if self._run is not None:
-            counted = {f"gradients/{name}": wandb.Histogram(np_histogram=each) for name, each in histograms.items()}
-            self._run.log(counted, step=step)
+            row = {}
+            for name, histogram in histograms.items():
+                row[f"gradients/{name}"] = wandb.Histogram(np_histogram=histogram)
+            self._run.log(row, step=step)
 
     def samples(self, shown: Sequence[ShownSample]) -> None:
         """Log a table with a row for each sample, in the row of the last step."""
@@ -168,8 +172,10 @@ class Wandb(RunLogger):
             return
         conclude(self._run, {**summarized(summary), **(summary.get("metrics") or {}), "state": state})
         if self.artifacts != "none" and state == "done" and self._folder is not None:
-            log_weights(self._run, self._folder, ("last", "best") if self.artifacts == "all" else ("best",))
-        run, self._run = self._run, None
+            which = ("last", "best") if self.artifacts == "all" else ("best",)
+            log_weights(self._run, self._folder, which)
+        run = self._run
+        self._run = None
         close_run(run, failed=state != "done")
 
     def pictures(self, folder: RunFolder, kind: str, pictures: Mapping[str, Path]) -> str | None:
@@ -183,8 +189,8 @@ class Wandb(RunLogger):
         if mode == "disabled":
             return None
         run_id = folder.facts().get("wandb", {}).get("id") or secrets.token_hex(4)
-        own = self._settings(folder)
-        settings = replace(own, id=f"{run_id}-{kind}", job_type="inspect", name=f"{own.name}/{kind}")
+        training = self._settings(folder)
+        settings = replace(training, id=f"{run_id}-{kind}", job_type="inspect", name=f"{training.name}/{kind}")
         run = open_run(settings, {"run": folder.name, "wandb_run": run_id, "kind": kind}, mode)
         run.log({name: wandb.Image(str(path)) for name, path in pictures.items()})
         close_run(run)

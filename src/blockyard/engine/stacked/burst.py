@@ -39,11 +39,15 @@ class StackedAdamW:
         for number, group in enumerate(optimizers[0].param_groups):
             options = {name: group[name] for name in _SAME}
             groups.append({"params": [stacks[id(weight)] for weight in group["params"]], **options})
-            assert all(len(each.param_groups[number]["params"]) == len(group["params"]) for each in optimizers)
+            counts = [len(optimizer.param_groups[number]["params"]) for optimizer in optimizers]
+            assert counts == [len(group["params"])] * len(optimizers)
         self._stacked = torch.optim.AdamW(groups)
         for number, group in enumerate(self._stacked.param_groups):
             for index, stack in enumerate(group["params"]):
-                states = [each.state[each.param_groups[number]["params"][index]] for each in optimizers]
+                weights_of_learners = [optimizer.param_groups[number]["params"][index] for optimizer in optimizers]
+                states = [
+                    optimizer.state[weight] for optimizer, weight in zip(optimizers, weights_of_learners, strict=True)
+                ]
                 if not states[0]:  # without a gradient so far
                     continue
                 stacked_state = self._stacked.state[stack]
@@ -75,7 +79,9 @@ class StackedAdamW:
     @property
     def alike(self) -> bool:
         """Return whether all still have one rate and one decay: schedules that begin alike may differ later."""
-        rates = [[(group["lr"], group["weight_decay"]) for group in each.param_groups] for each in self._optimizers]
+        rates = []
+        for optimizer in self._optimizers:
+            rates.append([(group["lr"], group["weight_decay"]) for group in optimizer.param_groups])
         return rates.count(rates[0]) == len(rates)
 
     def apart(self) -> Sequence[torch.optim.Optimizer]:
@@ -157,6 +163,7 @@ class Burst:
         The order is the one of `Learner.take_step`: guard, clip, step, rates. Each tensor has one axis more, in front.
         """
         gradients = {name: stack for name, stack in result.gradients.items() if stack is not None}
+        # For each learner the norm of the norms of its gradients, as torch.nn.utils.get_total_norm computes it.
         norms = torch.stack([stack.flatten(1).norm(dim=1) for stack in gradients.values()]).norm(dim=0)
         if not self._finite(result.loss + norms):
             return False
@@ -180,7 +187,9 @@ class Burst:
             return bool(finite.all())
         numbers = torch.tensor([taker.learner.step.number + 1 for taker in self._takers], device=values.device)
         first = torch.where(finite, -1, numbers)
-        self._bad = first if self._bad is None else torch.where(self._bad < 0, first, self._bad)
+        if self._bad is not None:  # the first bad step of a learner stays
+            first = torch.where(self._bad < 0, first, self._bad)
+        self._bad = first
         return True
 
     def _step(self, gradients: dict[str, Tensor | None]) -> None:
@@ -214,13 +223,12 @@ class Burst:
             if isinstance(part, StackedAdamW):
                 part.close()
         losses = torch.stack(self._losses).unbind(1)  # (steps,) for each learner
-        auxiliaries = torch.stack(self._auxiliaries).unbind(1) if self._auxiliaries else ()
         for number, taker in enumerate(self._takers):
             learner = taker.learner
             for loss in losses[number]:
                 learner.losses.add(loss)
-            for auxiliary in auxiliaries[number] if auxiliaries else ():
-                learner.auxiliaries.add(auxiliary)
+            for auxiliaries in self._auxiliaries:  # (learners,) for each step
+                learner.auxiliaries.add(auxiliaries[number])
             if self._bad is not None:
                 learner.guard.note(self._bad[number])
             learner.step.lr = float(taker.trainer.optimizers[0].param_groups[0]["lr"])

@@ -100,6 +100,7 @@ class Turns:
             threading.Thread(target=self._thread, args=(number, function, ProcessState(), errors))
             for number, function in enumerate(functions)
         ]
+        # All wait at their gates until the first one is opened.
         for thread in threads:
             thread.start()
         if threads:
@@ -194,6 +195,7 @@ class StackedRuns:
             clock.resume()
             clock.add(self._share)
             result = self._results.pop(learner)
+            # The others may have taken steps together with this run, so that another step is in progress now.
             draw_as_alone(self._takers[learner])
             if isinstance(result, Exception):
                 raise result
@@ -235,7 +237,7 @@ class StackedRuns:
         learners = [learner for learner in self._members if learner in waiting]
         self._results = {learner: waiting[learner] for learner in learners}
         self._share = 0.0
-        if len(learners) == 1:
+        if len(learners) == 1:  # it gets its batch back, and computes its losses itself
             return
         began = time.perf_counter()
         try:
@@ -253,6 +255,7 @@ class StackedRuns:
                 self._weights = StackedWeights(learners)
         weights = self._weights
         if not self._checked:
+            # Each gets what it has computed alone, so that the first step has its bits in any case.
             alone = check_first_step(weights, self._batches(learners))
             self._checked = True
             self._results = dict(zip(learners, alone, strict=True))

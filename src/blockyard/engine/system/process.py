@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 _IMPORTED = time.time()
 _PR_SET_PDEATHSIG = 1
+_STATUS = Path("/proc/self/status")
 
 
 def process_start() -> float:
-    """When this process started, in seconds since 1970."""
+    """Return when this process started, in seconds since 1970."""
     try:
+        # The name of the program, in parentheses, may hold anything. Field 22, ticks since boot, is the start.
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))
         return int(boot.split()[1]) + int(fields[19]) / os.sysconf("SC_CLK_TCK")
@@ -35,14 +37,13 @@ def end_with_parent(parent: int | None = None) -> None:
     parent: the process id that was recorded before this process was started, since by now the parent may have died
         and `os.getppid()` name another; None takes the one of now
     """
-    parent = os.getppid() if parent is None else parent
+    if parent is None:
+        parent = os.getppid()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        # The parent may have died before the request above, which then has no effect.
         if os.getppid() != parent:
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-_STATUS = Path("/proc/self/status")
 
 
 class PeakMemory(TypedDict):
@@ -53,7 +54,7 @@ class PeakMemory(TypedDict):
 
 
 def peak_memory(device: torch.device) -> PeakMemory:
-    """Peak memory so far, in bytes: allocated by torch on a GPU, resident in the whole process on a CPU."""
+    """Return the peak memory so far, in bytes: allocated by torch on a GPU, resident in the whole process on a CPU."""
     if device.type == "cuda":
         import torch
 
@@ -62,10 +63,11 @@ def peak_memory(device: torch.device) -> PeakMemory:
 
 
 def resident_peak() -> int:
-    """The largest resident set of this process so far, in bytes.
+    """Return the largest resident set of this process so far, in bytes.
 
     Linux's getrusage includes the memory that the parent process held before, so there /proc is read instead.
     """
     if _STATUS.exists() and (match := re.search(rb"^VmHWM:\s+(\d+) kB", _STATUS.read_bytes(), re.MULTILINE)):
         return int(match[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -30,11 +30,10 @@ def answer(
     effects: EffectsRow | None = None,
     rungs: str | None = None,
 ) -> str:
-    """Return which arms differ from the baseline, after the verdict on what was expected, if anything was.
+    """Return the arms that differ from the baseline, after the verdict on the expectation if there is one.
 
-    arms: the rows of a comparison (`arm_rows`); expect: text, verdict and reason of the expectation; effects: those of
-    a grid (`stats.effects`), whose significant interactions are named
-    rungs: the arm whose rungs arms of a ladder are compared with
+    effects: of a grid; its significant interactions are named
+    rungs: in a ladder, the arm at whose rungs the other arms are compared
     """
     summary = " ".join([_summary(arms, baseline, metric, rungs), *_interactions(effects)])
     if expect is None:
@@ -43,11 +42,12 @@ def answer(
 
 
 def _interactions(effects: EffectsRow | None) -> list[str]:
-    tests = [] if effects is None else effects.interactions
+    if effects is None:
+        return []
     return [
         f"What {test.factors[0]} changes depends on {test.factors[1]} "
         f"(F = {test.F:.3g}, corrected {p_equals(test.holm_p)})."
-        for test in tests
+        for test in effects.interactions
         if test.holm_p is not None and test.holm_p <= ALPHA
     ]
 
@@ -63,34 +63,38 @@ def _summary(arms: Sequence[ArmRow], baseline: str | None, metric: str, rungs: s
     by_verdict: dict[str, list[ArmRow]] = {}
     for row in others:
         by_verdict.setdefault(row.verdict, []).append(row)
-    missing = [
-        f"{_names(of_kind)} {phrases[len(of_kind) > 1]}"
-        for kind, phrases in REASONS.items()
-        if (of_kind := by_verdict.get(kind))
-    ]
-    if results := _results(by_verdict):
-        few = [f"too few seeds for {_names(by_verdict[TOO_FEW], failed=True)}"] if TOO_FEW in by_verdict else []
-        return f"On {metric} against {reference}: {'; '.join([*results, *few, *missing])}."
+    missing = []
+    for reason, (singular, plural) in REASONS.items():
+        if reason in by_verdict:
+            rows = by_verdict[reason]
+            missing.append(f"{_names(rows)} {plural if len(rows) > 1 else singular}")
+    parts = _results(by_verdict)
+    if parts:
+        if TOO_FEW in by_verdict:
+            parts.append(f"too few seeds for {_names(by_verdict[TOO_FEW], failed=True)}")
+        return f"On {metric} against {reference}: {'; '.join([*parts, *missing])}."
     if not next(row for row in arms if row.name == baseline).n:
         missing.insert(0, f"the baseline {baseline} has no value")
     elif TOO_FEW in by_verdict or NOT_DONE in by_verdict:
         most = max((row.difference.n for row in others if row.difference), default=0)
-        plural = "s" if most != 1 else ""
-        missing.insert(0, f"at most {most} seed{plural} in common with {reference}, {MIN_SEEDS} are needed")
+        seeds = "1 seed" if most == 1 else f"{most} seeds"
+        missing.insert(0, f"at most {seeds} in common with {reference}, {MIN_SEEDS} are needed")
     return f"No verdict on {metric} yet: {'; '.join(missing)}."
 
 
 def _results(by_verdict: dict[str, list[ArmRow]]) -> list[str]:
     parts = []
-    for kind in (BETTER, WORSE):
-        if of_kind := by_verdict.get(kind):
-            parts.append(f"{_names(of_kind, differences=True)} {'is' if len(of_kind) == 1 else 'are'} {kind}")
-    if of_kind := by_verdict.get(NO_DIFFERENCE):
-        parts.append(f"no difference is shown for {_names(of_kind)}")
-    if of_kind := by_verdict.get(EQUIVALENT):
-        parts.append(f"no difference that matters for {_names(of_kind)}")
-    if of_kind := by_verdict.get(UNDECIDED):
-        parts.append(f"undecided for {_names(of_kind)}")
+    for verdict in (BETTER, WORSE):
+        if verdict in by_verdict:
+            rows = by_verdict[verdict]
+            verb = "is" if len(rows) == 1 else "are"
+            parts.append(f"{_names(rows, differences=True)} {verb} {verdict}")
+    if NO_DIFFERENCE in by_verdict:
+        parts.append(f"no difference is shown for {_names(by_verdict[NO_DIFFERENCE])}")
+    if EQUIVALENT in by_verdict:
+        parts.append(f"no difference that matters for {_names(by_verdict[EQUIVALENT])}")
+    if UNDECIDED in by_verdict:
+        parts.append(f"undecided for {_names(by_verdict[UNDECIDED])}")
     return parts
 
 
@@ -105,5 +109,7 @@ def _names(arms: Sequence[ArmRow], *, differences: bool = False, failed: bool = 
         return row.name
 
     parts = [name(row) for row in arms[:_MAX_NAMED]]
-    parts += [f"{len(arms) - _MAX_NAMED} more"] if len(arms) > _MAX_NAMED else []
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+    if len(arms) > _MAX_NAMED:
+        parts.append(f"{len(arms) - _MAX_NAMED} more")
+    *before, last = parts
+    return f"{', '.join(before)} and {last}" if before else last

@@ -73,7 +73,7 @@ def module_changes(arm: ArmRuns, baseline: ArmRuns) -> dict[str, list[str | None
 
 
 def _folded(path: str) -> str:
-    """The path of a module with a * for the number of its layer: blocks.*.norm_1."""
+    """Return the path of a module with a * for the number of its layer: blocks.*.norm_1."""
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
 
 

@@ -63,11 +63,14 @@ def _summary_value(key: str) -> Fact:
 
 
 def range_ends(data: ComparisonInput) -> Iterator[str]:
-    """Yield a sentence for each tuned key and each end of its range at which validation chose arms' values."""
+    """Yield a sentence for each tuned key and each end of its range that validation chose for an arm."""
     question = data.question or {}
     search = question.get("search")
-    shared: Mapping[str, Any] = question.get("tune") or (search["space"] if search else {})
-    tried = {arm.name: space_of(search, arm.name) if search else shared for arm in data.arms}
+    shared: Mapping[str, Any] = question.get("tune") or {}
+    tried = {arm.name: shared for arm in data.arms}
+    if search:
+        shared = shared or search["space"]
+        tried = {arm.name: space_of(search, arm.name) for arm in data.arms}
     for key in dict.fromkeys(key for space in (shared, *tried.values()) for key in space):
         ends: dict[str, list[str]] = {}
         for arm in data.arms:
@@ -79,19 +82,23 @@ def range_ends(data: ComparisonInput) -> Iterator[str]:
 
 
 def _end(value: float, values: Any) -> str | None:
-    """Which end of a list of values, or of a range from low to high, a value is at."""
+    """Return the end at which a value lies in a list of values, or in a range from low to high; None inside."""
     if isinstance(values, list):
-        numbers = sorted(each for each in values if _number(each))
+        numbers = sorted(number for number in values if _number(number))
         if len(numbers) != len(values) or len(numbers) < 2 or value == 0:  # nothing lies below a rate of zero
             return None
-        shown = ", ".join(f"{each:.4g}" for each in numbers)
+        shown = ", ".join(f"{number:.4g}" for number in numbers)
         return {numbers[0]: f"the smallest of {shown}", numbers[-1]: f"the largest of {shown}"}.get(value)
     low, high = values["low"], values["high"]
+    if high <= low:
+        return None
     scale = math.log if values.get("log") else float
-    share = (scale(value) - scale(low)) / (scale(high) - scale(low)) if high > low else 0.5
+    share = (scale(value) - scale(low)) / (scale(high) - scale(low))
     if share <= NEAR and low != 0:
         return f"the lower end of {low:.4g} to {high:.4g}"
-    return f"the upper end of {low:.4g} to {high:.4g}" if share >= 1 - NEAR else None
+    if share >= 1 - NEAR:
+        return f"the upper end of {low:.4g} to {high:.4g}"
+    return None
 
 
 def _number(value: Any) -> TypeGuard[int | float]:
@@ -109,8 +116,13 @@ def _sizes(data: ComparisonInput) -> Iterator[str]:
     target = means.get(baseline.name)
     ratios = {arm: value / target for arm, value in means.items() if target and abs(value / target - 1) > ALIKE}
     missed = {name: size["off"] for name, size in data.facts.get("match", {}).get("arms", {}).items()}
-    as_planned = {arm: ratio for arm, ratio in ratios.items() if _explains(missed.get(arm, 0.0), ratio - 1)}
-    learned = {arm: ratio for arm, ratio in ratios.items() if arm not in as_planned}
+    as_planned: dict[str, float] = {}
+    learned: dict[str, float] = {}
+    for arm, ratio in ratios.items():
+        planned = missed.get(arm, 0.0)
+        # The mismatch that the plan left is most of the trained one; else a tokenizer has changed the size since.
+        explained = abs(ratio - 1 - planned) < abs(planned)
+        (as_planned if explained else learned)[arm] = ratio
     if as_planned:
         yield (
             f"the arms were matched in parameters, but {_times(as_planned)} those of {baseline.name}: a width is a "
@@ -124,11 +136,6 @@ def _sizes(data: ComparisonInput) -> Iterator[str]:
         )
 
 
-def _explains(planned: float, trained: float) -> bool:
-    """Whether the mismatch that the plan left is most of the one that was trained."""
-    return abs(trained - planned) < abs(planned)
-
-
 def _times(ratios: dict[str, float]) -> str:
     return ", ".join(f"{arm} has {ratio:.2f} times" for arm, ratio in ratios.items())
 
@@ -139,30 +146,33 @@ def _differences(name: str, arms: list[ArmRuns], fact: Fact) -> Iterator[str]:
     for arm in arms:
         for run in arm.done:
             value = fact(run)
-            by_value.setdefault(value if isinstance(value, Hashable) else repr(value), {})[arm.name] = None
-    by_value.pop(None, None)
+            key = value if isinstance(value, Hashable) else repr(value)
+            by_value.setdefault(key, {})[arm.name] = None
+    by_value.pop(None, None)  # a run of an earlier release may not have recorded the fact
     if len(by_value) > 1:
         parts = [f"{value} ({fold(list(names))})" for value, names in by_value.items()]
         counts = Counter(arm for names in by_value.values() for arm in names)
-        within = any(count > 1 for count in counts.values())
-        note = ", also within an arm" if within else ""
+        note = ", also within an arm" if max(counts.values()) > 1 else ""
         yield f"the runs differ in {name}{note}: {'; '.join(parts[:_MAX_NAMED])}"
 
 
 def _splits(arms: list[ArmRuns]) -> Iterator[str]:
-    """Yield what is wrong with the splits of seeds that are to have one each, the same for all arms."""
+    """Yield faults of the splits where each seed is to have one of its own, the same for all arms."""
     by_seed: dict[int, dict[Hashable, None]] = {}
-    for run in (run for arm in arms for run in arm.done):
-        if fingerprint := _fingerprint(run):
-            by_seed.setdefault(run.seed, {})[fingerprint] = None
-    if torn := [seed for seed, prints in by_seed.items() if len(prints) > 1]:
+    for arm in arms:
+        for run in arm.done:
+            fingerprint = _fingerprint(run)
+            if fingerprint:
+                by_seed.setdefault(run.seed, {})[fingerprint] = None
+    torn = [seed for seed, prints in by_seed.items() if len(prints) > 1]
+    if torn:
         yield f"the arms were tested on different splits for seed {', '.join(map(str, torn))}"
     if len(by_seed) > 1 and len({tuple(prints) for prints in by_seed.values()}) < len(by_seed):
         yield "some seeds have the same split of the data, although each was to have its own"
 
 
 def _of_one_budget(data: ComparisonInput) -> list[list[ArmRuns]]:
-    """Return the arms in groups that should have one budget: those of each rung of a ladder, else all of them."""
+    """Return the arms in groups that should have one budget: a group for each rung of a ladder, else one group."""
     groups: dict[str | None, list[ArmRuns]] = {}
     climbed = bool((data.question or {}).get("ladder"))
     for arm in data.arms:
@@ -172,11 +182,12 @@ def _of_one_budget(data: ComparisonInput) -> list[list[ArmRuns]]:
 
 def _unequal_budgets(arms: Sequence[ArmRuns]) -> Iterator[str]:
     """Yield a sentence where arms were trained on different numbers of samples."""
-    samples = {
-        arm.name: statistics.median(float(run.summary["samples"]) for run in arm.done)
-        for arm in arms
-        if arm.done and all(isinstance(run.summary.get("samples"), int | float) for run in arm.done)
-    }
+    samples: dict[str, float] = {}
+    for arm in arms:
+        counts = [run.summary.get("samples") for run in arm.done]
+        known = [float(count) for count in counts if isinstance(count, int | float)]
+        if known and len(known) == len(counts):
+            samples[arm.name] = statistics.median(known)
     if samples and min(samples.values()) > 0 and max(samples.values()) > _UNEQUAL * min(samples.values()):
         listed = ", ".join(f"{name} {count:,.0f}" for name, count in list(samples.items())[:6])
         yield f"the arms were trained on different numbers of samples: {listed}"
@@ -208,7 +219,7 @@ def _code(arms: list[ArmRuns]) -> Iterator[str]:
 
 
 def _own_code(package: str) -> Fact:
-    """A hash of the files of a package of the user's own; None where a run did not record one."""
+    """Return the hash of a package of the user's own; None where a run did not record one."""
     return lambda run: (run.facts.get("own_code") or {}).get(package)
 
 
@@ -231,7 +242,8 @@ def _commit(run: LoadedRun) -> Hashable:
     git = _git(run)
     if not git.get("commit"):
         return None
-    return str(git["commit"])[:10] + (f" with changes {git['diff_hash']}" if git.get("diff_hash") else "")
+    commit = str(git["commit"])[:10]
+    return f"{commit} with changes {git['diff_hash']}" if git.get("diff_hash") else commit
 
 
 def _version(package: str) -> Fact:
@@ -243,16 +255,18 @@ def _version(package: str) -> Fact:
 
 
 def _unfinished(arms: list[ArmRuns]) -> Iterator[str]:
-    """Yield which arms and cells have no result, one sentence for each reason."""
+    """Yield the arms and cells without a result, one sentence for each reason."""
     refused: dict[str, list[str]] = {}
     refused_settings: dict[str, list[str]] = {}
     undecided: list[str] = []
     cells: dict[tuple[str, str], list[tuple[ArmRuns, list[LoadedRun]]]] = {}  # by state and reasons
     for arm in arms:
+        reason = "; ".join(arm.refused)
+        if arm.refused and not arm.runs:
+            refused.setdefault(reason, []).append(arm.name)
+            continue
         if arm.refused:
-            (refused_settings if arm.runs else refused).setdefault("; ".join(arm.refused), []).append(arm.name)
-            if not arm.runs:
-                continue
+            refused_settings.setdefault(reason, []).append(arm.name)
         if not arm.runs and arm.planned:
             undecided.append(arm.name)
             continue
@@ -261,8 +275,9 @@ def _unfinished(arms: list[ArmRuns]) -> Iterator[str]:
             if not run.done:
                 states.setdefault(run.state, []).append(run)
         for state, runs in states.items():
-            told = state in ("failed", "interrupted")
-            reasons = dict.fromkeys(str(run.reason) for run in runs if told and run.reason)
+            reasons: dict[str, None] = {}
+            if state in ("failed", "interrupted"):
+                reasons = dict.fromkeys(str(run.reason) for run in runs if run.reason)
             cells.setdefault((state, "; ".join(reasons)), []).append((arm, runs))
     for reason, names in refused.items():
         yield f"{counted(names, 'arms')} {'was' if len(names) == 1 else 'were'} refused: {reason}"
@@ -275,7 +290,7 @@ def _unfinished(arms: list[ArmRuns]) -> Iterator[str]:
 
 
 def _cells(of_arms: list[tuple[ArmRuns, list[LoadedRun]]], what: str) -> str:
-    """Say how many cells of these arms are in a state, and which."""
+    """Return the number of cells of these arms that are in a state, with their names."""
     # With averages, each seed has several cells.
     planned = sum(max(arm.planned, len(arm.runs)) for arm, _ in of_arms)
     if len(of_arms) == 1:
@@ -286,7 +301,7 @@ def _cells(of_arms: list[tuple[ArmRuns, list[LoadedRun]]], what: str) -> str:
 
 
 def _without_metric(arms: list[ArmRuns], metric: str | None) -> Iterator[str]:
-    """Yield which finished runs have no value, one sentence for each reason."""
+    """Yield the finished runs without a value, one sentence for each reason."""
     by_reason: dict[str, list[tuple[ArmRuns, list[LoadedRun]]]] = {}
     for arm in arms if metric else ():
         runs = [run for run in arm.done if run.value(str(metric)) is None]
@@ -319,20 +334,25 @@ def _last_weights(arms: list[ArmRuns]) -> Iterator[str]:
 
 
 def _of_the_data(arms: list[ArmRuns]) -> Iterator[str]:
-    """Yield the warnings about the data of finished runs; those that differ in numbers alone, as of seeds, once."""
+    """Yield the warnings about the data of finished runs; warnings that differ in numbers alone count as one."""
     first: dict[str, tuple[str, dict[str, None]]] = {}
     for arm in arms:
         for run in arm.done:
             data = run.facts.get("data")
-            for text in (data.get("warnings") or ()) if isinstance(data, dict) else ():
+            texts = data.get("warnings") if isinstance(data, dict) else None
+            for text in texts or ():
                 _, names = first.setdefault(re.sub(r"\d+", "0", text), (text, {}))
                 names[arm.name] = None
     done = [arm.name for arm in arms if arm.done]
     for text, names in first.values():
-        yield text if list(names) == done else f"{fold(list(names))}: {text}"
+        if list(names) == done:
+            yield text
+        else:
+            yield f"{fold(list(names))}: {text}"
 
 
 def _seeds(runs: list[LoadedRun]) -> str:
     """Return "seed 1" or "seeds 1, 2"."""
-    seeds = dict.fromkeys(run.seed for run in runs)
-    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+    seeds = dict.fromkeys(str(run.seed) for run in runs)
+    noun = "seeds" if len(seeds) > 1 else "seed"
+    return f"{noun} {', '.join(seeds)}"

@@ -52,7 +52,7 @@ def still_improving(curves: Sequence[CurveRow], metric: str, direction: str) -> 
 
 
 def _late_share(curve: CurveRow, name: str, sign: float) -> float | None:
-    """The share of the improvement of a metric that the last part of a run made; None where it did not improve."""
+    """Return the share of a metric's improvement in the last part of a run; None where it did not improve."""
     points = [
         (step, sign * value)
         for step, value in zip(curve.step, curve.metrics.get(name, ()), strict=False)

@@ -63,7 +63,7 @@ def ladder_row(
 
 
 def is_loss(metric: str, direction: str) -> bool:
-    """Whether a metric falls with compute towards a floor: less is better, and it is no share."""
+    """Return whether a metric falls with compute towards a floor: less is better, and it is no share."""
     return direction == "min" and metric_range(metric, ()) is None
 
 
@@ -116,7 +116,7 @@ def _group(arm: ArmRuns, factor: str) -> str:
 
 
 def _points(arms: list[ArmRuns], metric: str) -> dict[int, list[tuple[float, float]]]:
-    """By seed the compute and the loss of each rung, in the order of compute; only seeds that all rungs have."""
+    """Return seed -> (compute, loss) of each rung, in the order of compute, for the seeds that all rungs have."""
     rungs = [{run.seed: pair for run in arm.done if (pair := _point(run, metric)) is not None} for arm in arms]
     rungs = sorted((rung for rung in rungs if rung), key=lambda rung: min(compute for compute, _ in rung.values()))
     common = sorted(set.intersection(*(set(rung) for rung in rungs))) if rungs else []
@@ -124,7 +124,7 @@ def _points(arms: list[ArmRuns], metric: str) -> dict[int, list[tuple[float, flo
 
 
 def _point(run: LoadedRun, metric: str) -> tuple[float, float] | None:
-    """FLOPs of training, and the loss."""
+    """Return the FLOPs of training and the loss of a run; None where either is unknown."""
     samples, each, loss = run.summary.get("samples"), run.summary.get("flops_per_sample"), run.value(metric)
     training = each.get("training") if isinstance(each, dict) else None
     if loss is None or not (is_finite(samples) and is_finite(training)):

@@ -1,4 +1,4 @@
-"""The terms of a comparison: what is compared with what, and by which rule."""
+"""The terms of a comparison: the metric, the arms' rivals, and the rule that decides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from blockyard.report.stats.verdict import Differ
 
 @dataclass(frozen=True)
 class ComparisonTerms:
-    """What is compared with what, and by which rule.
+    """The metric, the arms' rivals, and the rule that decides.
 
     direction: max or min; directions: of every metric that a run has recorded
     baseline: an arm; rivals: the arm that an arm is compared with, where that is not the baseline

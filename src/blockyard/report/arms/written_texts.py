@@ -70,7 +70,7 @@ def written_texts(records: Iterable[LoadedRun]) -> WrittenTable | None:
 
 
 def _read_samples(record: LoadedRun) -> list[WrittenSample]:
-    """The lines of the file without that of the scores. Raises ValueError for a damaged one, and of other weights."""
+    """Return the lines of the file after the line of scores. Raises ValueError for damage and for other weights."""
     content = read_member(record.path / FILE, MAX_BYTES).decode("utf-8")
     head, *lines = content.removesuffix("\n").split("\n")  # not `splitlines`: a text may hold other ends of lines
     scores, own = json.loads(head), record.summary.get("weights")

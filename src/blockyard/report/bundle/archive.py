@@ -71,7 +71,7 @@ def is_run(name: str) -> bool:
 
 @dataclass(frozen=True)
 class BundleManifest:
-    """What a bundle says of itself.
+    """The content of manifest.json.
 
     kind: sweep or run; name: of the sweep's folder or the run, `NAME-HASH/sSEED`
     versions: of the packages that its runs used, package -> versions

@@ -47,7 +47,7 @@ _UNSOUND = (TypeError, KeyError, AttributeError, IndexError, ValueError, Arithme
 
 @dataclass(frozen=True)
 class Verified:
-    """What a bundle holds, and what is wrong with it.
+    """The content of a bundle, and its faults.
 
     comparison: computed again from its metrics and predictions
     differences: between what it records and what follows from it, a sentence each; empty where it is as it says
@@ -101,7 +101,7 @@ def _anywhere(text: str, folder: Path) -> str:
 
 
 def _record(run: Path, path: Path, allow: Sequence[str]) -> LoadedRun:
-    """A run as the report reads it. Raises UserError for a config or a file of predictions that could do harm."""
+    """Return a run as the report reads it. Raises UserError for a config or predictions that could do harm."""
     name = f"{run.parent.name}/{run.name}"
     try:
         config = read_yaml(run / CONFIG)
@@ -231,7 +231,7 @@ def _page(base: Path, recorded: dict[str, Any], notes: list[str]) -> Iterator[st
 
 
 def _data_of(page: str) -> str | None:
-    """The data that a page shows, which may come from a stranger; None without any."""
+    """Return the data that a page shows, which may come from a stranger; None without any."""
     _, begin, rest = page.partition('<script type="application/json" id="data">')  # as every version has written it
     data, end, _ = rest.partition("</script>")
     return html.unescape(data).strip() if begin and end else None

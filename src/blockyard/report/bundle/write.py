@@ -131,7 +131,7 @@ def _write(
 
 
 def _answer(base: str, comparison: Mapping[str, Any], recorded: tuple[str, ...]) -> dict[str, Source]:
-    """The recorded comparison and its page."""
+    """Return the members of the recorded comparison: its data and its page."""
     clean: dict[str, Any] = scrubbed(comparison, recorded)
     return {f"{base}/{DATA}": _dumped(clean), f"{base}/{PAGE}": render(clean).encode()}
 
@@ -139,7 +139,7 @@ def _answer(base: str, comparison: Mapping[str, Any], recorded: tuple[str, ...])
 def _run_members(
     run: RunFolder, recorded: tuple[str, ...], scratch: Path, weights: bool
 ) -> tuple[dict[str, Source], list[str]]:
-    """The members of one run, and the keys of its config that were paths."""
+    """Return the members of one run, and the keys of its config that were paths."""
     base, folder = f"{ROOT}/{run.name}", scratch / run.name
     folder.mkdir(parents=True)
     run.check_members()

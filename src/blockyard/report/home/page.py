@@ -68,7 +68,7 @@ class RunSummary(TypedDict):
 
 
 class HomeDocument(TypedDict):
-    """What the home page shows.
+    """The content of the home page.
 
     keys: the options in which runs differ; shared: the others, with their value; ranges: of metrics that have limits
     apart: the options that tell configs of equal choices apart
@@ -178,7 +178,7 @@ def _run(root: Path, record: RunRecord, options: dict[str, str], keys: list[str]
 
 
 def _options(record: RunRecord) -> dict[str, str]:
-    """Every option of a run as text, JSON for all but texts."""
+    """Return every option of a run as text, JSON for all but texts."""
     flat = flatten({key: value for key, value in record.config.items() if not is_other(key)})
     return {key: _text(value)[:MAX_TEXT] for key, value in flat.items()}
 

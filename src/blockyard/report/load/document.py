@@ -116,7 +116,7 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangesRow:
-    """What an arm changes: options and classes of modules as [baseline's, arm's], and numbers of parameters."""
+    """The changes of an arm: options and classes of modules as [baseline's, arm's], and numbers of parameters."""
 
     config: dict[str, list[Any]]
     modules: dict[str, list[str | None]]
@@ -173,7 +173,7 @@ class ArmRow:
 class BaselineRow:
     """One simple baseline.
 
-    arms: those that it belongs to, where arms change the data or the tokens and so their baselines; else None
+    arms: its arms, where arms change the data or the tokens and so their baselines; else None
     value: of the comparison's metric; missing: why it has no values, else None
     """
 
@@ -213,8 +213,8 @@ class ExternalRow:
 class LadderArmRow:
     """The ladder of an arm, see `stats.ladder.ArmLadder`.
 
-    floor, scale, power: of the law; worst: the largest relative error of a rung; held_out: that of the largest rung
-    by the law of the others
+    floor, scale, power: of the law; worst: the largest relative error of a rung
+    held_out: the relative error of the largest rung by the law of the others
     """
 
     name: str
@@ -246,8 +246,8 @@ class LadderMisfitRow:
 class LadderRow:
     """Arms over a ladder of sizes.
 
-    factor: whose levels are the rungs; farther: times the largest, extrapolated; floors: the E of the laws, one for all
-    arms or one each; unfitted: the arms that no law fits
+    factor: its levels are the rungs; farther: how many times the largest rung is extrapolated
+    floors: whether the laws share one E; unfitted: the arms that no law fits
     """
 
     factor: str
@@ -262,7 +262,7 @@ class LadderRow:
 class CellRow:
     """One cell, whether it has a run or not.
 
-    files: those of its folder that a reader may open; folder: its path, in place of which a page has a link
+    files: the files of its folder that a reader may open; folder: its path; a page has a link in its place
     """
 
     arm: str
@@ -411,7 +411,7 @@ class EvidenceRow:
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenRow:
-    """What each arm wrote for one source: arm -> [text, whether it is the reference]."""
+    """The text that each arm wrote for one source: arm -> [text, whether it is the reference]."""
 
     source: str
     reference: str
@@ -420,7 +420,7 @@ class WrittenRow:
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenTable:
-    """What the arms wrote. arms: arm -> seed; of: the number of sources; left_out: arms with other sources."""
+    """The texts that arms wrote. arms: arm -> seed; of: the number of sources; left_out: arms with other sources."""
 
     arms: dict[str, int]
     rows: list[WrittenRow]
@@ -558,6 +558,7 @@ def _read_part(kind: type[Part], content: object) -> Part:
         raise ValueError(f"{kind.__name__}: expected a mapping, not {type(content).__name__}")
     hints = _hints(kind)  # type: ignore[arg-type]  # a class is hashable
     values: dict[str, Any] = {}
+    # Keys of a later release are left out: nothing here shows them.
     for part in fields(kind):  # type: ignore[arg-type]
         if part.name in content:
             values[part.name] = _read_value(hints[part.name], content[part.name])
@@ -594,7 +595,7 @@ def _hints(kind: type[Part]) -> dict[str, Any]:
 
 @cache
 def _parts_of(kind: Any) -> frozenset[str]:
-    """Return the names of the fields of a dataclass, or of those that a type such as list[ArmRow] holds."""
+    """Return the names of the fields of a dataclass, or of the dataclass that a type such as list[ArmRow] holds."""
     if is_dataclass(kind):
         return frozenset(part.name for part in fields(kind))
     return frozenset().union(*(_parts_of(argument) for argument in get_args(kind)))

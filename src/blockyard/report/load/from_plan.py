@@ -102,7 +102,7 @@ def _beyond_the_stop(plan: SweepPlan, records: list[LoadedRun], standing: Standi
 
 
 def _with_outcome(run: LoadedRun, reached: Threshold, value: float | None) -> LoadedRun:
-    """The run with what the sweep compares, an outcome of the whole run, among its metrics."""
+    """Return the run with the outcome that the sweep compares among its metrics."""
     if value is None:
         return run
     if not run.done:

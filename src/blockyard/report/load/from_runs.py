@@ -267,7 +267,7 @@ def value_of(run: RunConfig, key: str) -> Any:
 
 
 def _natural_order(text: str) -> tuple[float, str]:
-    """Numbers by size, then other values alphabetically."""
+    """Return a key that sorts numbers by size, then other values alphabetically."""
     try:
         return float(text), text
     except ValueError:
@@ -310,7 +310,7 @@ def by_task(records: Sequence[LoadedRun], by: str | None = None) -> list[Grouped
 
 
 def _key(record: LoadedRun, *, without: str) -> tuple[str, str, str | None]:
-    """The choices of data and objective, and the fingerprint of the data if there is one."""
+    """Return the choices of data and objective, and the fingerprint of the data if there is one."""
     recorded = record.facts.get("choices")
     choices = recorded if isinstance(recorded, dict) else {}
     data, objective = ("any" if name == without else str(choices.get(name) or "unknown") for name in _KEYS)
@@ -319,7 +319,7 @@ def _key(record: LoadedRun, *, without: str) -> tuple[str, str, str | None]:
 
 
 def _name(key: tuple[str, str, str | None], keys: Sequence[tuple[str, str, str | None]]) -> str:
-    """The choices, and the beginning of the fingerprint where that alone tells the data apart."""
+    """Return the choices, with the beginning of the fingerprint where only the fingerprint tells the data apart."""
     data, objective, fingerprint = key
     alike = {other[2] for other in keys if other[:2] == key[:2] and other[2] is not None}
     mark = f" fingerprint {fingerprint[:8]}" if fingerprint and len(alike) > 1 else ""

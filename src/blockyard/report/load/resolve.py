@@ -297,7 +297,7 @@ def _metric(study: _Study) -> tuple[str, str]:
 
 
 def _best(runs: list[LoadedRun], metric: str, direction: str) -> LoadedRun | None:
-    """A run of the best setting, by the mean over its seeds, of those that ran on the most seeds."""
+    """Return a run of the best setting by the mean over seeds, among the settings that ran on the most seeds."""
     sign = -1.0 if direction == "max" else 1.0
     settings: dict[Path, list[tuple[float, LoadedRun]]] = {}
     for run in runs:

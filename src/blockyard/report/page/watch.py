@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.errors import UserError
-from blockyard.report.arms import attention_maps, written_texts
+from blockyard.report.arms import pictures, written_texts
 from blockyard.report.comparison import compare
 from blockyard.report.load.document import ComparisonDocument, plain
 from blockyard.report.load.resolve import resolve
@@ -26,7 +26,7 @@ from blockyard.sweep.plan.sweep_plan import SweepPlan
 DATA_PATH = "comparison.json"  # the path that the page polls
 FILES = (
     *("config.yaml", "status.json", "metrics.csv", "summary.json", "run.json", TEST, written_texts.FILE),
-    *attention_maps.FILES.values(),
+    *pictures.FILES.values(),
 )
 _MIN_INTERVAL = 2.0  # seconds between two comparisons,
 _DURATION_FACTOR = 4.0  # or this many times the duration of the last one,

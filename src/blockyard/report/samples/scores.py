@@ -113,7 +113,7 @@ def _check_mean(value: float, run: LoadedRun, metric: str) -> None:
 
 
 def _of_documents(kept: SamplePredictions, run: LoadedRun, metric: str) -> RunScores:
-    """The sums of each text, or of each sequence where the split is one text, in the unit of the metric."""
+    """Return the sums of each text, or of each sequence where the split is one text, in the unit of the metric."""
     if metric == "test/accuracy" or not np.isfinite(run.metrics.get("test/loss", math.nan)):
         raise UserError(f"over: {run.run}: {metric} is not kept of the tokens of a sequence; possible for {OF_TOKENS}")
     unit = run.metrics[metric] / run.metrics["test/loss"]  # nats to bits of a byte, a value or a code

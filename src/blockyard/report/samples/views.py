@@ -76,7 +76,7 @@ def _load(run: str, fingerprint: str | None) -> _Test:
 
 
 def _original_texts(test: _Test, samples: Sequence[int]) -> dict[str, str]:
-    """The texts of the samples as they were before they became tokens; none for data without them."""
+    """Return the texts of the samples before they became tokens; none for data without texts."""
     from blockyard.contracts import HasTexts, TextTokenizer
 
     data, tokenizer = test.components.data, test.components.tokenizer
@@ -86,7 +86,7 @@ def _original_texts(test: _Test, samples: Sequence[int]) -> dict[str, str]:
 
 
 def _view(test: _Test, sample: int) -> SampleView | None:
-    """The view of what the model reads: of a source, such as the image of a question, and of the own sequence."""
+    """Return the view of the model's inputs: of a source, such as the image of a question, and of the own sequence."""
     import torch
 
     batch: Batch = test.split.batch(torch.tensor([sample]), None)
@@ -116,7 +116,7 @@ class _Part:
 
 
 def _view_of(part: _Part, inputs: Tensor, lengths: Tensor | None, pairs: Tensor | None) -> SampleView | None:
-    """inputs: those of one sample; lengths, pairs: as in a batch of one"""
+    """Return the view of one sequence. inputs: of one sample; lengths, pairs: as in a batch of one"""
     inputs = inputs if lengths is None else inputs[: int(lengths[0])]
     modality = part.spec.modality
     if pairs is not None:
@@ -135,7 +135,7 @@ def _view_of(part: _Part, inputs: Tensor, lengths: Tensor | None, pairs: Tensor 
 
 
 def _graph(nodes: Tensor, distance: Tensor) -> GraphView:
-    """Nodes with their place and the code of their first column, and edges. nodes: (N, C); distance: (N, N)"""
+    """Return nodes, each with its place and the code of its first column, and edges. nodes: (N, C); distance: (N, N)"""
     import networkx
 
     edges = [[i, j] for i, j in (distance == 1).triu().nonzero().tolist()]
@@ -163,7 +163,7 @@ def _cut(text: str) -> str:
 
 
 def _picture(pixels: Tensor) -> str:
-    """An image (C, height, width) of any range, from its darkest value to its brightest, as a data URL."""
+    """Return an image (C, height, width) of any range, from its darkest value to its brightest, as a data URL."""
     from PIL import Image
 
     pixels = pixels.float()
@@ -177,7 +177,7 @@ def _picture(pixels: Tensor) -> str:
 
 
 def _thinned(values: Tensor) -> list[float | None]:
-    """At most MAX_POINTS values, evenly spaced; None where one is missing."""
+    """Return at most MAX_POINTS values, evenly spaced; None where one is missing."""
     count = min(MAX_POINTS, len(values))
     chosen = [float(values[round(k * (len(values) - 1) / max(count - 1, 1))]) for k in range(count)]
     return [None if value != value else float(f"{value:.4g}") for value in chosen]

@@ -81,7 +81,7 @@ def expected_outcome(text: str, clauses: list[ClauseRow]) -> ExpectRow:
 
 
 def _sums(claim: Claim) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The arms of both sides. (a - b) - (c - d) = (a + d) - (b + c)."""
+    """Return the arms of both sides. (a - b) - (c - d) = (a + d) - (b + c)."""
     return (
         ((claim.arm,), (claim.other,))
         if claim.minus is None
@@ -93,7 +93,7 @@ def _sums(claim: Claim) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _paired(claim: Claim, values: Values) -> tuple[dict[int, float], dict[int, float]]:
-    """The two sides of a claim, by seed. Of a contrast they are sums: (a - b) - (c - d) = (a + d) - (b + c).
+    """Return the two sides of a claim, by seed. A contrast has sums: (a - b) - (c - d) = (a + d) - (b + c).
 
     So they are as large as the metric, and differences within its rounding count as equal as they do between arms.
     """

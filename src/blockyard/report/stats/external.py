@@ -54,7 +54,7 @@ def _judged(gap: ExternalGapRow, holm_p: float | None, direction: str) -> Extern
 
 
 def _gap(arm: str, own: list[float], value: float, n: int | None, sd: float | None, tested: bool) -> ExternalGapRow:
-    """The difference of an arm's mean to a figure."""
+    """Return the difference of an arm's mean to a figure, with its test but without the verdict over all arms."""
     import numpy as np
     from scipy import stats
 

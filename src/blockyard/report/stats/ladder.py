@@ -46,11 +46,11 @@ class Law:
     power: float
 
     def loss(self, compute: float) -> float:
-        """The loss at this compute."""
+        """Return the loss at this compute."""
         return self.floor + self.scale * compute**-self.power
 
     def compute(self, loss: float) -> float:
-        """The compute at which the loss is reached; infinite at or below the floor."""
+        """Return the compute at which the loss is reached; infinity at or below the floor."""
         if loss <= self.floor:
             return math.inf
         log = math.log(self.scale / (loss - self.floor)) / self.power
@@ -192,7 +192,7 @@ def ladder(arms: Mapping[str, Points], baseline: str, floors: Floors = "shared")
 
 
 def _misfit(points: Points, law: Law) -> float:
-    """The largest relative error of a law over the rungs whose 95 % interval of the mean it misses."""
+    """Return the largest relative error of a law over the rungs where it misses the 95 % interval of the mean loss."""
     from scipy import stats
 
     worst = 0.0
@@ -228,7 +228,7 @@ def _against(
     seeds: int,
 ) -> ArmLadder:
     def at(compute: float) -> tuple[float, list[float]]:
-        """The log of the multiplier, and its values over the draws."""
+        """Return the log of the multiplier, and its values over the draws."""
         point, *others = (_log(multiplier(each[number], each[base], compute)) for each in (laws, *drawn))
         return point, others
 

@@ -22,7 +22,7 @@ _LARGEST = 64.0  # standard deviations: beyond any effect
 
 @dataclass(frozen=True)
 class SweepDesign:
-    """What is planned. seeds: of each arm, at most; until: whether they stop when it is decided
+    """The planned sweep. seeds: of each arm, at most; until: whether they stop when it is decided
 
     compared: comparisons that share the error rate; test_size: samples of the test split, None where unknown
     values: of the cells that have finished: arm -> seed -> value
@@ -69,7 +69,7 @@ def _by_seeds(design: SweepDesign, deviation: float | None) -> str:
 
 
 def _decided_effect(seeds: int, compared: int) -> float:
-    """The smallest effect (d_z) that is decided by so many seeds if it is seen exactly as it is."""
+    """Return the smallest effect (d_z) that so many seeds decide if they show it without any error."""
     low, high = 0.0, _LARGEST
     for _ in range(40):
         middle = (low + high) / 2
@@ -78,7 +78,7 @@ def _decided_effect(seeds: int, compared: int) -> float:
 
 
 def _deviation(values: Values, baseline: str | None) -> float | None:
-    """The median standard deviation of the paired differences of the arms with three common seeds or more."""
+    """Return the median standard deviation of the paired differences of the arms with three common seeds or more."""
     clean = {arm: finite(by_seed) for arm, by_seed in values.items()}
     gaps = [paired_difference(own, clean.get(str(baseline), {})) for arm, own in clean.items() if arm != baseline]
     deviations = sorted(gap.deviation for gap in gaps if gap.n >= MIN_SEEDS and gap.deviation is not None)

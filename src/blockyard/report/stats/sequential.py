@@ -325,7 +325,7 @@ def split_share(ordered: Sequence[float], cut: int) -> float:
 
 
 def _nearly_equal(values: Sequence[float]) -> bool:
-    """Whether the values differ by no more than rounding."""
+    """Return whether the values differ by no more than rounding."""
     return max(values) - min(values) <= ROUNDING * max(map(abs, values))
 
 

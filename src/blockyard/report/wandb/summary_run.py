@@ -189,7 +189,7 @@ def _curves(comparison: ComparisonDocument, metric: str) -> dict[str, tuple[list
 
 
 def _weights(plan: SweepPlan) -> dict[str, str]:
-    """The artifact with the weights of each cell that W&B has recorded."""
+    """Return run -> artifact with its weights, for each cell that W&B has recorded."""
     ids = {cell.run: (read_facts(plan.path(cell) / RUN).get("wandb") or {}).get("id") for cell in plan.cells}
     return {run: f"weights-{each}:best" for run, each in ids.items() if each}
 

@@ -26,7 +26,7 @@ _ARM, _GROUP, _ID = "JobType", "Group", "ID"  # the columns of a W&B run
 
 @dataclass(frozen=True)
 class _RunFilter:
-    """The runs that the panels show: those of one group, or those with these ids."""
+    """The runs that the panels show: the runs of one group, or the runs with these ids."""
 
     entity: str | None
     project: str

@@ -130,6 +130,7 @@ def open_study(folder: Path, arm: str, purpose: SearchPurpose, direction: str) -
                     f"another process searches {arm} in {folder} with another space, metric or arm; wait for it, or "
                     "stop it"
                 )
+        # Optuna cannot rename a study.
         old = [name for name in optuna.get_all_study_names(store) if name.startswith(f"{arm}{_OLD}")]
         name = f"{arm}{_OLD}{len(old) + 1}"
         optuna.copy_study(from_study_name=arm, from_storage=store, to_storage=store, to_study_name=name)

@@ -135,6 +135,7 @@ def estimate(
         source = f"from the first steps of {' and '.join(arms)}"
         alone = True
     slots = None if parallel is None else max(1, min(parallel, len(cells)))
+    # Runs that were alone do not show how parallel ones slow each other down: at worst they gain nothing.
     at_most = None
     if alone and slots is not None and slots > 1:
         at_most = imports + math.fsum(times)
@@ -178,7 +179,9 @@ def seconds_left(runs: Mapping[str, PlannedRun], parallel: int, sizes: Mapping[s
             return None
         spent = share * (time.monotonic() - run.started) if run.submitted and run.started else 0.0
         left.append(max(0.0, seconds - spent))
-    return _with_workers(left, parallel) if left else 0.0
+    if not left:
+        return 0.0
+    return _with_workers(left, parallel)
 
 
 def format_duration(seconds: float) -> str:
@@ -356,7 +359,7 @@ def _data_key(config: Node) -> str:
 
 def _with_workers(times: Sequence[float], workers: int) -> float:
     """Return the seconds until the last cell has ended where each worker takes the next one when it is free."""
-    free_at = [0.0] * workers
+    free_at = [0.0] * workers  # a heap: the worker that is free first is at index 0
     for seconds in times:
         heapq.heapreplace(free_at, free_at[0] + seconds)
     return max(free_at)

@@ -120,11 +120,12 @@ def _parts(clock: _StepClock, began: float, batches: int) -> MeasuredRun | None:
     savings = [
         clock.steps[count] - ended - step for count, ended in clock.evaluated.items() if count < len(clock.steps)
     ]
+    saving = statistics.median(savings) if savings else 0.0
     return MeasuredRun(
         start=clock.began - began,
         step=step,
         evaluation=evaluation,
-        saving=max(0.0, statistics.median(savings)) if savings else 0.0,
+        saving=max(0.0, saving),  # less than nothing is noise of the step
         total=clock.total,
         steps_per_epoch=clock.steps_per_epoch,
     )

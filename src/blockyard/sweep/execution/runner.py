@@ -156,7 +156,7 @@ class _Loop:
         while self.ready and submitted < self.executor.capacity:
             key = self.ready.popleft()
             run = self.runs[key]
-            run.now = read_state(run.path)
+            run.now = read_state(run.path)  # another planner on the same folder may have run it since
             if run.now.state == "running":
                 self.left.add(key)
             elif run.now.state == "done":
@@ -180,7 +180,7 @@ class _Loop:
     def _finish(self, outcome: Outcome) -> None:
         run = self.runs[outcome.key]
         run.submitted = False
-        if outcome.code == BUSY:
+        if outcome.code == BUSY:  # another process was faster
             self.elsewhere.add(outcome.key)
             return
         run.ended = True

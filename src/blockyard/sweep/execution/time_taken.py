@@ -42,7 +42,9 @@ def record_time(folder: Path, announced: Estimate, seconds: float, *, at_most: b
     """
     if not announced.cells:
         return None
-    ratio = None if not announced.seconds else seconds / announced.seconds
+    ratio = None
+    if announced.seconds:
+        ratio = seconds / announced.seconds
     record: TimeRecord = {
         "ended": now(),
         "cells": announced.cells,

@@ -67,7 +67,7 @@ class ForkServer:
     def __init__(self, planner: Connection) -> None:
         self.planner = planner
         self.cells: dict[int, _Cell] = {}  # by pid
-        self.wake, self._write = os.pipe()
+        self.wake, self._write = os.pipe()  # gets a byte for each signal, so that `wait` returns when a child ends
         os.set_blocking(self.wake, False)
         os.set_blocking(self._write, False)
 
@@ -107,7 +107,7 @@ class ForkServer:
                 self._close_server_files(read)
                 code = run_cell(request, write, server)
             finally:
-                os._exit(code)
+                os._exit(code)  # not `sys.exit`, which would run the exit handlers of the server
         os.close(write)
         tasks = {request.number: request.task, **request.others}
         self.cells[pid] = _Cell({number: getattr(task, "key", "") for number, task in tasks.items()}, read)
@@ -118,7 +118,8 @@ class ForkServer:
         """In the child: close the server's files and restore the default signal handlers."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a child inherits that the server ignores it
+        # A copy of the socket would keep the connection open after the death of the server.
         self.planner.close()
         for handle in (self.wake, self._write, read):
             os.close(handle)

@@ -48,9 +48,11 @@ class ServerProcess:
         if self.threads is not None:
             environment["OMP_NUM_THREADS"] = str(self.threads)
             environment.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads would start at import
+        # OpenMP's threads spin while they wait, which slows the other cells on the same cores, see `cli`.
         environment.setdefault("GOMP_SPINCOUNT", "1000")
         # The driver must not be initialised before a fork; counting GPUs through NVML does not touch it.
         environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+        # With -P the working folder, which may hold any module, is not on the path while Python starts.
         return subprocess.Popen(
             [sys.executable, "-P", "-c", _MAIN.format(path=sys.path), str(handle), *self.modules],
             stdin=None if self.threads is None else subprocess.DEVNULL,
@@ -72,8 +74,10 @@ class ServerProcess:
         """Return the cells that started or ended. Wait at most `seconds` for the first. Raises ServerLostError."""
         news: list[CellStarted | CellEnded] = []
         try:
-            while self.socket is not None and self.socket.poll(0.0 if news else seconds):
+            timeout = seconds
+            while self.socket is not None and self.socket.poll(timeout):
                 news.append(self.socket.recv())
+                timeout = 0.0  # after the first message only the ones that are there already
         except (EOFError, ConnectionError) as error:
             if not news:  # else the next call raises
                 raise ServerLostError from error

@@ -74,7 +74,7 @@ class Submitter:
         self.gpus = gpus
         self.gpus_available = True
         self.home: Path | None = None
-        self._found: dict[str, str] = {}  # run -> id of a job that is in the queue
+        self._job_of_run: dict[str, str] = {}  # of an earlier planner, in the queue
 
     @property
     def folder(self) -> Path:
@@ -128,9 +128,9 @@ class Submitter:
         for job in live - run_by_job.keys():  # a planner that was killed between the submission and the record
             with contextlib.suppress(OSError, pickle.UnpicklingError, AttributeError, IndexError):
                 run_by_job[job] = str(read_pickle(self.folder / f"{job}_submitted.pkl").args[0].key)
-        self._found = {run_by_job[job]: job for job in live if job in run_by_job}
-        if self._found:
-            log.warning("jobs of an earlier command that are in SLURM's queue and go on: %d", len(self._found))
+        self._job_of_run = {run_by_job[job]: job for job in live if job in run_by_job}
+        if self._job_of_run:
+            log.warning("jobs of an earlier command that are in SLURM's queue and go on: %d", len(self._job_of_run))
 
     def submit(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Any]]:
         """Submit tasks and yield each with its job. Raises UserError where sbatch refuses them."""
@@ -150,7 +150,7 @@ class Submitter:
 
     def find(self, task: Task) -> Any:
         """Return the job that an earlier planner left in the queue for a task, or None."""
-        job_id = self._found.pop(task.key, None)
+        job_id = self._job_of_run.pop(task.key, None)
         if job_id is None:
             return None
         nodes, processes, _ = self._shape(task)

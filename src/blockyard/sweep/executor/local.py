@@ -87,6 +87,7 @@ class LocalExecutor(Executor):
         else:
             names = _gpu_names(gpus)
         self._slots = DeviceSlots(workers or len(names) * cells_per_gpu or cpu_cores(), names, cells_per_gpu)
+        # All cells together have one thread for each core: more threads wait for each other.
         self._threads = threads or exported_threads() or max(1, cpu_cores() // self._slots.workers)
         self._timeout_min = timeout_min
         self._per_process = AUTO if cells_per_process == "auto" else cells_per_process
@@ -148,12 +149,13 @@ class LocalExecutor(Executor):
             self._start()
             self._stop_overdue()
             if self._running:
-                self._receive(0.0 if self._ended else max(0.0, deadline - time.monotonic()))
+                left = max(0.0, deadline - time.monotonic())
+                self._receive(0.0 if self._ended else left)
             elif not self._ended:
                 time.sleep(max(0.0, min(0.05, deadline - time.monotonic())))
             if self._ended or time.monotonic() >= deadline:
                 break
-        self._start()
+        self._start()  # in the slots of the cells that have just ended
         ended, self._ended = self._ended, []
         return ended
 

@@ -174,6 +174,7 @@ class RayExecutor(Executor):
                 reason = f"this cell needs {amount:g} {name}s; Ray has {available:g}"
                 self._ended.append(Outcome(task.key, 2, reason))
                 return
+        # Ray does not retry: `_lost` does, and knows how often it has, and whether the sweep is stopping.
         remote = self._ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(_cell)
         self._running[remote.remote(task, self._threads, os.getcwd(), sys.path, package_finder.described())] = task
 

@@ -180,6 +180,7 @@ class SlurmExecutor(Executor):
 
     def _follow(self) -> None:
         """Collect the jobs of SLURM that have ended. A job that was cut off becomes a new task."""
+        # One listing for all jobs, since a question for each file is slow on a shared file system.
         files = names_in(self._submitter.folder)
         for task, job in list(self._running.values()):
             state = self._follower.ended(job, files)

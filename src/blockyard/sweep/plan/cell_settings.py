@@ -27,11 +27,13 @@ def precision(config: Node, overrides: list[str]) -> str | int | None:
 
 def precision_notes(values: set[str | int]) -> list[str]:
     """Return the notes about precisions that replaced `auto`."""
-    return [
-        f"trainer.precision is {value} in every cell (auto would follow each cell's device); "
-        "base: [trainer.precision=...] sets another"
-        for value in sorted(values, key=str)
-    ]
+    notes = []
+    for value in sorted(values, key=str):
+        notes.append(
+            f"trainer.precision is {value} in every cell (auto would follow each cell's device); "
+            "base: [trainer.precision=...] sets another"
+        )
+    return notes
 
 
 def with_sweep_labels(config: Node, sweep: str, arm: str) -> Node:

@@ -69,7 +69,10 @@ def without_secrets(value: Any) -> Any:
 
     def copied(item: Any) -> Any:
         if isinstance(item, dict):
-            return {k: redact({k: v})[k] if is_secret_key(str(k)) else copied(v) for k, v in item.items()}
+            plain = {}
+            for key, entry in item.items():
+                plain[key] = redact({key: entry})[key] if is_secret_key(str(key)) else copied(entry)
+            return plain
         if isinstance(item, list | tuple):
             return list(map(copied, item))
         return text(item) if isinstance(item, str) else item

@@ -98,7 +98,7 @@ def make_plan(
         outputs=folder,
         arms=question.arms,
         variants=planner.variants,
-        cells=() if question.keys.search else tuple(planner.cells()),
+        cells=() if question.keys.search else tuple(planner.cells()),  # a search has cells once it has ended
         refused=tuple(planner.refused),
         facts=facts,
     )
@@ -272,6 +272,7 @@ class _Planner:
         if precision is not None:
             self.precisions.add(precision)
             config["trainer"]["precision"] = precision
+        # Thousands of variants differ in a few nodes: equal ones are one object.
         config = self.nodes.config(cell_settings.with_sweep_labels(config, self.question.name, arm.name))
         choices = self.nodes.shared(composed.choices)
         self.variants[key] = Variant(key, arm.name, config, choices, setting)

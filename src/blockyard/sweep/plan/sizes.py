@@ -92,7 +92,7 @@ def solve_widths(
             continue
         width = config["model"]["dim"]
         value = target
-        if name != baseline:
+        if name != baseline:  # which keeps its width
             solved = nearest(config, quantity, target, sizes, width_axis)
             if solved is None:
                 continue
@@ -324,7 +324,7 @@ class _Rungs:
             raise UserError(f"ladder: {name} has no data.batch_size, from which steps follow")
         elif "flops" in self.ladder:
             samples = rung / cost
-        elif base is not None and base["steps"] is not None:
+        elif base is not None and base["steps"] is not None:  # on rungs of params all arms take the baseline's steps
             samples = base["steps"] * batch_size
         else:
             samples = self._samples(name, config, params)

@@ -49,7 +49,9 @@ def validation_metric(metric: str | None, config: Node, allow: list[str]) -> tup
         return f"val/{best}", _written(metric, name.removeprefix("written_"), config)
     if name.startswith("inspect_"):
         return f"val/{best}", _inspected(metric, name.removeprefix("inspect_"), config)
-    higher = mode == "max" if plain == best else getattr(metrics.get(plain), "higher_is_better", None)
+    higher = getattr(metrics.get(plain), "higher_is_better", None)
+    if plain == best:
+        higher = mode == "max"
     of_slice = after in data.slices and (plain == best or data.mixed)
     if higher is None or (at and after not in suffixes and not of_slice):
         available: list[str] = []

@@ -111,11 +111,17 @@ class TrialLoop:
         self.retry_at: dict[str, float] = {}  # when to look again at a run that another process held
         self.metric = ""
         self.direction = ""
-        templates = [template for arm in plan.arms if (template := arm_template(plan, arm.name, composer))]
+        templates = []
+        for arm in plan.arms:
+            template = arm_template(plan, arm.name, composer)
+            if template is not None:
+                templates.append(template)
         if templates:
             config = templates[0].variant.config
             reached = of_metric((plan.facts.get("metric") or MetricFacts()).get("name"))
-            measured = reached.metric if reached else plan.question.get("metric")
+            measured = plan.question.get("metric")
+            if reached:  # an outcome of whole runs: its metric chooses
+                measured = reached.metric
             self.metric, self.direction = validation_metric(measured, config, list(config.get("allow") or []))
         with exclusive(plan.folder):
             self.arms = [
@@ -152,6 +158,7 @@ class TrialLoop:
     def work(self, stopped: Callable[[], bool]) -> None:
         """Run trials until all trials of every arm have ended, or until stopped."""
         while not stopped():
+            # One process at a time, since the setting of a new trial follows from the number of trials.
             with exclusive(self.plan.folder):
                 self._start_trials()
             if not self.running and all(arm.finished_count() >= arm.budget for arm in self.arms):
@@ -203,6 +210,7 @@ class TrialLoop:
                 arm.copy_result(number, duplicate)
                 self._report(arm, number)
             return
+        # A run that is trained already leaves the trial unfinished, so that a later round looks at it again.
         in_use = key in self.running or held(Path(self.plan.outputs) / key)
         if in_use or self.retry_at.get(key, 0.0) > time.monotonic():
             return

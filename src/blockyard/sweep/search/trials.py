@@ -92,7 +92,7 @@ class Trials:
         """Return the trials that count, in the order of their settings, with the last attempt at each setting."""
         last: dict[int, FrozenTrial] = {}
         for trial in self.study.get_trials(deepcopy=False):
-            if self._has_setting(trial):
+            if self._has_setting(trial):  # a retry takes the place of its trial
                 last[trial.user_attrs.get(AGAIN, trial.number)] = trial
         return list(last.values())[: self.budget]
 

@@ -49,7 +49,8 @@ def setting_results(plan: SweepPlan, values: Values, ended: Collection[str] = ()
     ended: the runs that ended without a value and will not run again
     """
     metric = plan.facts["metric"]
-    sign = -1.0 if metric.get("validation_direction", metric["direction"]) == "max" else 1.0
+    direction = metric.get("validation_direction", metric["direction"])  # plans of earlier versions lack the first
+    sign = -1.0 if direction == "max" else 1.0
     seeds = tuning_seeds(plan)
     by_arm: dict[str, list[SettingResult]] = {}
     runs = {(cell.variant, cell.seed): cell.run for cell in plan.cells}
@@ -58,8 +59,9 @@ def setting_results(plan: SweepPlan, values: Values, ended: Collection[str] = ()
         settled = True
         run_by_seed = {seed: runs[variant.key, seed] for seed in seeds if (variant.key, seed) in runs}
         for seed, run in run_by_seed.items():
-            metrics = values.get(run)
-            value = metrics.get(metric["validation"]) if isinstance(metrics, Mapping) else metrics
+            value = values.get(run)
+            if isinstance(value, Mapping):
+                value = value.get(metric["validation"])
             if value is not None and math.isfinite(value):
                 measured[seed] = float(value)
             elif run not in values and run not in ended:

@@ -140,7 +140,7 @@ def _check_disjoint(factors: list[Factor], kind: str, problems: list[str]) -> No
 
 
 def _grid(factors: list[Factor], problems: list[str]) -> list[Arm]:
-    count = math.prod(len(factor.levels) for factor in factors)
+    count = math.prod(len(factor.levels) for factor in factors)  # before the arms are made: they could be billions
     if count > MAX_ARMS:
         problems.append(f"grid: {count:,} arms are too many; at most {MAX_ARMS:,}")
         return []

@@ -305,6 +305,7 @@ class SweepFile(BaseModel):
 
     claim: Text = Field(description="one sentence that the sweep could prove wrong")
     source: Text | None = Field(None, description="a text, which says where the claim is from")
+    # `arms.py` reads the base and the arms: their types are for the JSON schema alone.
     base: SkipValidation[Overrides | None] = Field(None, description="a list of overrides, those of every arm")
     baseline: Text | None = Field(None, description="the name of the arm that the others are compared with")
     arms: SkipValidation[Listed | None] = Field(None, description="{NAME: [OVERRIDES]}")
@@ -379,10 +380,12 @@ def sweep_schema() -> dict[str, Any]:
 def checked(content: Mapping[str, Any]) -> tuple[SweepFile, set[str], list[str]]:
     """Return the valid keys of a file, the names of its invalid keys, and every problem of these."""
     try:
+        # Strict, since YAML has types: the text "3" is no number.
         return SweepFile.model_validate(content, strict=True), set(), []
     except ValidationError as error:
         wrong = {str(detail["loc"][0]) for detail in error.errors()}
         valid = {key: value for key, value in content.items() if key not in wrong}
+        # The claim is the one key without a default, and may be among the wrong ones.
         keys = SweepFile.model_validate({"claim": "?", **valid}, strict=True)
         return keys, wrong, _problems_of(error, content)
 

@@ -29,7 +29,7 @@ def sweep_names() -> dict[str, Path]:
     for folder in folders():
         for path in sorted(folder.iterdir()):
             if path.suffix in SUFFIXES and path.is_file():
-                paths.setdefault(path.stem, path)
+                paths.setdefault(path.stem, path)  # the user's file before a shipped one of the same name
     return paths
 
 

@@ -168,7 +168,7 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
         problems.append(f"seeds: {cells:,} cells in all are too many; at most {MAX_CELLS:,}")
 
     tune_seeds = keys.tune_seeds
-    if tune_seeds is not None and tune_seeds >= len(seeds):
+    if tune_seeds is not None and tune_seeds >= len(seeds):  # on all seeds, which is the default
         tune_seeds = None
     if until and keys.tune and tune_seeds is None:  # a setting is chosen before testing begins
         tune_seeds = until["first"]
@@ -259,8 +259,8 @@ def _read_arms(content: dict[str, Any], problems: list[str]) -> tuple[str, list[
     """Return the key that defines the arms, and the arms; append their problems to `problems`."""
     kinds = [kind for kind in KINDS if kind in content]
     if len(kinds) != 1:
-        which = f"this file has {' and '.join(kinds)}" if kinds else "this file has none"
-        problems.append(f"arms: exactly one of {', '.join(KINDS)} must define the arms; {which}")
+        present = " and ".join(kinds) or "none"
+        problems.append(f"arms: exactly one of {', '.join(KINDS)} must define the arms; this file has {present}")
     # All of them are read, so that their problems are reported too.
     arms = [expand_arms(kind, content[kind], problems) for kind in kinds]
     return (kinds[0], arms[0]) if kinds else ("arms", [])

@@ -167,12 +167,12 @@ def judge(
     if signs:
         margin = None
     pairs = [_pair(clause, values, seeds, direction) for clause in clauses]
-    log_es = [
-        [log_sign_e(pair.gaps[: n + 1], pair.scale) for n in range(len(pair.gaps))]
-        if signs
-        else log_e_values(pair.gaps, pair.scale)
-        for pair in pairs
-    ]
+    log_es: list[list[float]] = []  # of each clause, after each seed
+    for pair in pairs:
+        if signs:
+            log_es.append([log_sign_e(pair.gaps[: n + 1], pair.scale) for n in range(len(pair.gaps))])
+        else:
+            log_es.append(log_e_values(pair.gaps, pair.scale))
     margins = [None if margin is None else _MarginTest(pair, margin, alpha / len(clauses)) for pair in pairs]
     decided: dict[int, tuple[Decision, int, float]] = {}  # clause -> decision, seeds that it took, log e that it took
     counts = [0] * len(clauses)  # seeds so far that all arms of a clause have
@@ -241,14 +241,18 @@ class _Pair:
 
 
 def _pair(clause: ArmComparison, values: Mapping[str, BySeed], seeds: Sequence[int], direction: str) -> _Pair:
-    common = tuple(seed for seed in seeds if all(seed in values.get(arm, {}) for arm in clause.arms))
+    common: list[int] = []
     gaps: list[float] = []
     scale = 0.0
-    for seed in common:
+    for seed in seeds:
+        if any(seed not in values.get(arm, {}) for arm in clause.arms):
+            continue
         first, second = (math.fsum(values[arm][seed] for arm in side) for side in clause.sides)
+        common.append(seed)
         gaps.append(first - second)
         scale = max(scale, abs(first), abs(second))
-    return _Pair(common, gaps, gaps if direction == "max" else [-gap for gap in gaps], scale)
+    gains = gaps if direction == "max" else [-gap for gap in gaps]
+    return _Pair(tuple(common), gaps, gains, scale)
 
 
 def _side_ahead(gains: Sequence[float], *, signs: bool) -> Decision:

@@ -39,7 +39,7 @@ def log_bayes_factor(t2: float, n: int, g: float = PRIOR) -> float:
         return 0.0
     v = n - 1
     ratio = 1 + n * g  # of the variances of the mean under the two hypotheses
-    if math.isinf(t2):
+    if math.isinf(t2):  # the limit of the expression below
         return v / 2 * math.log(ratio)
     return -0.5 * math.log(ratio) + n / 2 * (math.log1p(t2 / v) - math.log1p(t2 / (v * ratio)))
 
@@ -150,8 +150,10 @@ def betting_interval(
     index = np.arange(1, len(x) + 1)
     mean = (0.5 + np.cumsum(x)) / (index + 1)
     variance = (0.25 + np.cumsum((x - mean) ** 2)) / (index + 1)
+    # A bet may depend on earlier samples alone, else the capital is no martingale.
     before = np.concatenate(([0.25], variance[:-1]))
     bets = np.sqrt(2 * np.log(2 / alpha) / (before * index * np.log(index + 1)))  # (n,)
+    # Bounded, so that no sample can take more than half of the capital.
     up = np.minimum(bets[:, None], 0.5 / m)
     down = np.minimum(bets[:, None], 0.5 / (1 - m))
     gains = x[:, None] - m

@@ -1,0 +1,134 @@
+"""Scores of a classifier from its predictions: confusion matrix, scores of each class, calibration.
+
+Source: Guo et al. 2017, On Calibration of Modern Neural Networks (arXiv 1706.04599), equation 3, for the expected
+    calibration error and the reliability diagram
+Reference: sklearn.metrics.confusion_matrix, precision_recall_fscore_support;
+    torchmetrics MulticlassCalibrationError with n_bins=15 and norm="l1"
+Equation: ECE = sum_b n_b / n |accuracy of bin b - mean confidence of bin b|, over 15 bins of equal width
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from blockyard.report.load.document import CalibrationRow, ClassTable
+
+if TYPE_CHECKING:
+    from blockyard.runs.predictions_file import SamplePredictions
+
+BINS = 15
+MAX_MATRIX = 40  # classes of a confusion matrix; with more, only the most frequent confusions are listed
+MAX_CLASSES = 200  # classes in the table of scores, those with the lowest F1
+MAX_CONFUSED = 25
+
+
+def class_table(arm: str, runs: list[SamplePredictions]) -> ClassTable:
+    """Return the confusion matrix (counts of all runs), scores of the classes and the calibration of an arm."""
+    classes = max(map(class_count, runs))
+    counts = [confusion(run, classes) for run in runs]
+    total = np.sum(counts, axis=0)
+    scores = _mean([class_scores(matrix) for matrix in counts])
+    shown = np.argsort(np.nan_to_num(scores[:, 2], nan=2.0), kind="stable")[:MAX_CLASSES]
+    reliability = [calibration(run) for run in runs]
+    samples = [bins.count for bins in reliability]
+    f1 = scores[:, 2]
+    return ClassTable(
+        arm=arm,
+        runs=len(runs),
+        confusion=total.tolist() if classes <= MAX_MATRIX else None,
+        confused=_confused(total),
+        scores=[[int(index), *map(_number, scores[index])] for index in sorted(shown.tolist())],
+        macro_f1=_number(np.nanmean(f1)) if np.isfinite(f1).any() else None,
+        calibration=CalibrationRow(
+            count=np.sum(samples, axis=0).tolist(),
+            confidence=_pooled(samples, [bins.confidence for bins in reliability]),
+            accuracy=_pooled(samples, [bins.accuracy for bins in reliability]),
+            ece=_number(float(np.mean([bins.ece for bins in reliability]))),
+            ece_runs=[_number(bins.ece) for bins in reliability],
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Reliability over BINS bins of the probability of the predicted class, (low, high].
+
+    count: (BINS,) samples; confidence, accuracy: (BINS,) means, NaN in an empty bin; ece: the mean gap
+    """
+
+    count: np.ndarray
+    confidence: np.ndarray
+    accuracy: np.ndarray
+    ece: float
+
+
+def class_count(predictions: SamplePredictions) -> int:
+    """Return V: as recorded, and at least as many as occur."""
+    seen = int(max(predictions["top"].max(), predictions["target"].max())) + 1
+    recorded = predictions.meta.get("classes")
+    return max(seen, recorded) if isinstance(recorded, int) and recorded < 1_000_000 else seen
+
+
+def confusion(predictions: SamplePredictions, classes: int) -> np.ndarray:
+    """Return the counts (V, V) int64: rows are the classes of the targets, columns the predicted ones."""
+    target, predicted = _labelled(predictions)
+    return np.bincount(target * classes + predicted, minlength=classes * classes).reshape(classes, classes)
+
+
+def class_scores(counts: np.ndarray) -> np.ndarray:
+    """Return precision, recall, F1 and support (V, 4) of a confusion matrix (V, V); NaN where one is 0 / 0."""
+    hits, predicted, support = np.diag(counts), counts.sum(0), counts.sum(1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.stack([hits / predicted, hits / support, 2 * hits / (predicted + support), support], axis=1)
+
+
+def calibration(predictions: SamplePredictions) -> Calibration:
+    """Return how well the probability of the predicted class agrees with how often it is right."""
+    labelled = predictions["target"] >= 0
+    confidence = predictions["probability"][labelled, 0].astype(np.float64)
+    right = (predictions["top"][:, 0] == predictions["target"])[labelled]
+    # (low, high]: the first bin takes a probability of 0 as well.
+    index = np.clip(np.ceil(confidence * BINS).astype(np.int64) - 1, 0, BINS - 1)
+    count = np.bincount(index, minlength=BINS)
+    with np.errstate(invalid="ignore"):
+        means = [np.bincount(index, weights=values, minlength=BINS) / count for values in (confidence, right)]
+    gaps = np.where(count > 0, np.abs(means[1] - means[0]), 0.0)
+    ece = float((count * gaps).sum() / count.sum()) if len(confidence) else float("nan")
+    return Calibration(count, means[0], means[1], ece)
+
+
+def _labelled(predictions: SamplePredictions) -> tuple[np.ndarray, np.ndarray]:
+    """Return targets and predicted classes of the samples that have a target."""
+    labelled = predictions["target"] >= 0
+    return predictions["target"][labelled].astype(np.int64), predictions["top"][labelled, 0].astype(np.int64)
+
+
+def _confused(counts: np.ndarray) -> list[list[int]]:
+    """Return the most frequent confusions: [class, predicted class, number of samples]."""
+    wrong = counts - np.diag(np.diag(counts))
+    order = np.argsort(-wrong, axis=None, kind="stable")[:MAX_CONFUSED]
+    pairs = [(int(row), int(column)) for row, column in zip(*np.unravel_index(order, wrong.shape), strict=True)]
+    return [[row, column, int(wrong[row, column])] for row, column in pairs if wrong[row, column]]
+
+
+def _pooled(counts: list[np.ndarray], means: list[np.ndarray]) -> list[float | None]:
+    """Return the mean of each bin over the samples of all runs; None for an empty bin."""
+    sums = np.sum([count * np.nan_to_num(mean) for count, mean in zip(counts, means, strict=True)], axis=0)
+    with np.errstate(invalid="ignore"):
+        pooled = np.asarray(sums / np.sum(counts, axis=0))
+    return [_number(value) for value in pooled]
+
+
+def _mean(scores: list[np.ndarray]) -> np.ndarray:
+    """Return the mean over runs (V, 4), each score without the runs in which it is 0 / 0."""
+    stack = np.stack(scores)
+    finite = np.isfinite(stack)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(finite, stack, 0).sum(0) / finite.sum(0))
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
