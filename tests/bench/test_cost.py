@@ -95,8 +95,8 @@ def test_the_command_prints_tables_and_writes_files(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "bench needs what to measure: cost"),
-        (["cost"], "bench cost needs token mixers, such as token_mixer=attention,conv"),
+        ([], "bench needs what to do: cost"),
+        (["cost"], "bench cost needs token_mixer=A,B"),
         (["cost", "token_mixer=attention", "tokens=[0,3]"], "expected whole numbers from 4 to 65536"),
         (["cost", "token_mixer=attention", "kernels=quick"], "of auto, sdpa, flex, online, eager"),
         (["cost", "token_mixer=attend"], "attend"),
