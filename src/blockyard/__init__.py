@@ -70,7 +70,9 @@ def __getattr__(name: str) -> object:
 
     with importable(()):
         attribute = getattr(importlib.import_module(_MODULES[name]), name)
-    return sealed(attribute) if name in ("load", "compare", "predict", "embed") else attribute
+    if name in ("load", "compare", "predict", "embed"):
+        return sealed(attribute)
+    return attribute
 
 
 class _Callable(types.ModuleType):

@@ -51,7 +51,9 @@ def limit() -> int | None:
 def remedy() -> str:
     """Return `; ulimit -v allows ...` for a message about too little memory, empty without a limit."""
     bound = limit()
-    return "" if bound is None else f"; `ulimit -v` allows {bound / 1e9:.1f} GB of address space: set a larger one"
+    if bound is None:
+        return ""
+    return f"; `ulimit -v` allows {bound / 1e9:.1f} GB of address space: set a larger one"
 
 
 def is_used_up(error: BaseException) -> bool:

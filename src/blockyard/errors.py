@@ -66,20 +66,26 @@ def quoted(value: object) -> str:
 
 def shortened(text: str) -> str:
     """A text, cut where it is long."""
-    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}... ({len(text):,} characters)"
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[: LONGEST // 2]}... ({len(text):,} characters)"
 
 
 def first_line(error: BaseException) -> str:
     """The first line of an error's text, cut where it is long; libraries add stack frames below it."""
     lines = str(error).strip().splitlines()
     text = lines[0] if lines else type(error).__name__
-    return text if len(text) <= 4 * LONGEST else f"{text[: 4 * LONGEST]}..."
+    if len(text) <= 4 * LONGEST:
+        return text
+    return f"{text[: 4 * LONGEST]}..."
 
 
 def unreadable(error: OSError) -> str:
     """Say which file or folder of the user could not be read, and why."""
     reason = error.strerror or first_line(error)
-    return f"{error.filename} cannot be read: {reason}" if error.filename else f"it cannot be read: {reason}"
+    if error.filename:
+        return f"{error.filename} cannot be read: {reason}"
+    return f"it cannot be read: {reason}"
 
 
 def near(name: str, names: Iterable[str]) -> list[str]:

@@ -98,7 +98,9 @@ class Init:
 
     def _factor(self, name: str) -> float:
         role = None if self.ctx is None else role_of(self.module, name)
-        return 1.0 if self.ctx is None or role is None else self.ctx.parametrization.std(role, self.ctx)
+        if self.ctx is None or role is None:
+            return 1.0
+        return self.ctx.parametrization.std(role, self.ctx)
 
     def _fill(self, name: str, draw: Callable[[torch.Size], Tensor]) -> None:
         self.declared.add(name)

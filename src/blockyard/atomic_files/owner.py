@@ -16,7 +16,9 @@ def shared_reason(path: str | os.PathLike[str]) -> str | None:
         if status.st_uid not in (os.geteuid(), 0):
             return "it belongs to another user"
     sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
-    return "everybody may write to it" if status.st_mode & stat.S_IWOTH and not sticky else None
+    if status.st_mode & stat.S_IWOTH and not sticky:
+        return "everybody may write to it"
+    return None
 
 
 def link_reason(path: str | os.PathLike[str]) -> str | None:
@@ -27,7 +29,9 @@ def link_reason(path: str | os.PathLike[str]) -> str | None:
         return None
     if stat.S_ISLNK(status.st_mode):
         return f"it is a link to {os.readlink(path)}"
-    return None if stat.S_ISREG(status.st_mode) else "it is not a regular file"
+    if stat.S_ISREG(status.st_mode):
+        return None
+    return "it is not a regular file"
 
 
 def database_reason(file: Path, *, only_own: bool = False) -> str | None:

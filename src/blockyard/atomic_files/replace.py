@@ -305,14 +305,18 @@ def _finite(value: Any) -> Any:
         return None
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, tuple | set | frozenset):
-        return sorted(value) if isinstance(value, set | frozenset) else list(value)
+        if isinstance(value, set | frozenset):
+            return sorted(value)
+        return list(value)
     raise TypeError(f"{type(value).__name__} is not plain data")
 
 

@@ -45,7 +45,9 @@ def read_yaml_as_json(path: Path) -> str:
     except StrictYamlError as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     parts = _entries_as_json(text)
-    return json.dumps(read_yaml(path), default=str) if parts is None else parts
+    if parts is None:
+        return json.dumps(read_yaml(path), default=str)
+    return parts
 
 
 def _entries_as_json(text: str) -> str | None:

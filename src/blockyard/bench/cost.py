@@ -77,7 +77,9 @@ class Cost:
     @property
     def name(self) -> str:
         """The mixer, with its kernel if it has one."""
-        return f"{self.token_mixer} ({self.kernel})" if self.kernel else self.token_mixer
+        if self.kernel:
+            return f"{self.token_mixer} ({self.kernel})"
+        return self.token_mixer
 
 
 def costs(
@@ -346,7 +348,9 @@ def draw(costs: Sequence[Cost], title: str, folder: Path) -> Path:
 def _format(quantity: str, value: float) -> str:
     if quantity == "flops":
         return f"{value:.2e}"
-    return f"{value:.2f}" if quantity == "milliseconds" else f"{value / 2**20:.2f}"
+    if quantity == "milliseconds":
+        return f"{value:.2f}"
+    return f"{value / 2**20:.2f}"
 
 
 def exponent(costs: Mapping[int, float]) -> float | None:

@@ -68,7 +68,9 @@ class RateTest:
             return None
         falls = np.gradient(losses)
         lowest = int(falls.argmin())
-        return self.rates[SKIPPED + lowest] if falls[lowest] < 0 else None
+        if falls[lowest] < 0:
+            return self.rates[SKIPPED + lowest]
+        return None
 
     def highest_stable(self, start: float) -> float | None:
         """Return the last rate before the smoothed loss has risen by `TOLERANCE` of itself; None if it never does.
@@ -150,7 +152,9 @@ def parts_of(model: nn.Module, parts: Sequence[str]) -> list[str]:
 
 def _depth(name: Sequence[str]) -> int:
     """Return the number of leading parts of a parameter's name that name its block; 1 outside of blocks."""
-    return name.index("blocks") + 2 if "blocks" in name[:-1] else 1
+    if "blocks" in name[:-1]:
+        return name.index("blocks") + 2
+    return 1
 
 
 def rate_tests(

@@ -55,7 +55,9 @@ class PreNorm(BranchedBlock):
         super().add_cross(ctx, mixer, self._scaled(norm))
 
     def _scaled(self, norm: NormFactory) -> NormFactory:
-        return partial(ScaledNorm, norm) if self.depth_scaled else norm
+        if self.depth_scaled:
+            return partial(ScaledNorm, norm)
+        return norm
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""

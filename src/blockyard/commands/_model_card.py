@@ -171,12 +171,16 @@ def _family(path: str, model: nn.Module, config: Node) -> str:
             of_source = f"source_{family}"  # where the config has one, that of the encoder, or of all that is read
             objective: Any = locate(str(config["objective"]["_target_"]))
             alone = objective.reads == "source"
-            return of_source if of_source in config and (alone or path.startswith(("encoder.", "source."))) else family
+            if of_source in config and (alone or path.startswith(("encoder.", "source."))):
+                return of_source
+            return family
     if any(isinstance(module, Block) for module in around):
         # A block's own modules (gates, scales) are defined in its own file; the others are norms.
         own = isinstance(around[-1], Block) or type(around[-1]).__module__.startswith("blockyard.block.")
         return "block" if own else "norm"
-    return "norm" if path.rpartition(".")[2].endswith("norm") else "model"
+    if path.rpartition(".")[2].endswith("norm"):
+        return "norm"
+    return "model"
 
 
 def _around(path: str, model: nn.Module) -> list[nn.Module]:
@@ -260,7 +264,9 @@ def _teacher(components: Components) -> dict[str, str]:
 def _newton_schulz(components: Components) -> dict[str, str]:
     """The type that an optimizer's Newton-Schulz computes in; empty for an optimizer without it."""
     arithmetic = getattr(components.optimizer, "arithmetic", None)
-    return {"optimizer": f"Newton-Schulz in {arithmetic}"} if arithmetic else {}
+    if arithmetic:
+        return {"optimizer": f"Newton-Schulz in {arithmetic}"}
+    return {}
 
 
 def _groups(components: Components, model: nn.Module) -> Table:

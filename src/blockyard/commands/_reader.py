@@ -105,7 +105,9 @@ def _read_value(parameter: Parameter, texts: list[str]) -> Any:
     if keys is not None:
         return {key.removeprefix(keys.prefix): read_option(key, text, keys.read) for key, text in pairs}
     values = [read_option(key, text, parameter.reader) for key, text in pairs]
-    return values if REPEATED in parameter.metadata else values[-1]
+    if REPEATED in parameter.metadata:
+        return values
+    return values[-1]
 
 
 def _placed(title: str, function: Function, texts: list[str]) -> tuple[list[str], list[str]]:
@@ -231,5 +233,7 @@ def _value_of(flag: str, arguments: Sequence[str]) -> str:
         name, equals, value = text.partition("=")
         if name == flag:
             value = value if equals else following
-            return value if value and not value.startswith("-") and ("=" not in value or equals) else "VALUE"
+            if value and not value.startswith("-") and ("=" not in value or equals):
+                return value
+            return "VALUE"
     return "VALUE"

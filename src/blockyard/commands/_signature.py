@@ -105,7 +105,9 @@ class Parameter:
     def keys(self) -> list[str]:
         """The keys that are typed: several of a mapping, none of one that takes any."""
         keys: Keys | None = self.meta(Keys)
-        return [self.key] if keys is None else [f"{keys.prefix}{name}" for name in keys.names or ()]
+        if keys is None:
+            return [self.key]
+        return [f"{keys.prefix}{name}" for name in keys.names or ()]
 
     @property
     def required(self) -> bool:
@@ -120,7 +122,9 @@ class Parameter:
         if isinstance(shown, tuple):
             shown = ",".join(map(str, shown))
         plain = isinstance(shown, str | int | float) and shown is not False and shown != ""
-        return f"{text}; default {shown}" if plain and not self.required else text
+        if plain and not self.required:
+            return f"{text}; default {shown}"
+        return text
 
     @property
     def reader(self) -> Reader:
@@ -149,7 +153,9 @@ class Parameter:
         if self.flag:
             bare = f"[{self.metavar}]" if self.flag.bare is not None else self.metavar
             short = f"{self.flag.short}, " if self.flag.short else ""
-            return f"{short}{self.key}" if self.reader is boolean else f"{short}{self.key} {bare}"
+            if self.reader is boolean:
+                return f"{short}{self.key}"
+            return f"{short}{self.key} {bare}"
         if keys is not None:
             return f"{keys.prefix}{'|'.join(keys.names) if keys.names else 'OPTION'}={self.value.metavar or 'VALUE'}"
         if self.kind is inspect.Parameter.KEYWORD_ONLY:
@@ -251,7 +257,9 @@ def _plain_type(annotation: Any) -> Any:
 
 def _choices(annotation: Any) -> tuple[str, ...]:
     plain = _plain_type(annotation)
-    return get_args(plain) if get_origin(plain) is Literal else ()
+    if get_origin(plain) is Literal:
+        return get_args(plain)
+    return ()
 
 
 def _reader_of(annotation: Any) -> Reader:

@@ -267,7 +267,11 @@ def _default_text(default: Any) -> str:
     product = getattr(default, "func", None)
     if product is not None:
         return str(product.__name__)
-    return "null" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
+    if default is None:
+        return "null"
+    if isinstance(default, bool):
+        return str(default).lower()
+    return str(default)
 
 
 def _declares(choice: catalog.Choice, allow: list[str]) -> Iterator[str]:
@@ -311,8 +315,12 @@ def _declaration(name: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         return [label if value else f"not {label}"]
     if isinstance(value, frozenset):
-        return [f"{label}: {', '.join(sorted(map(str, value)))}"] if value else []
-    return [f"{label}: {value}"] if isinstance(value, str) and value else []
+        if value:
+            return [f"{label}: {', '.join(sorted(map(str, value)))}"]
+        return []
+    if isinstance(value, str) and value:
+        return [f"{label}: {value}"]
+    return []
 
 
 # What a choice can be combined with, as `blockyard explain` prints it.
@@ -374,4 +382,6 @@ def _reason(rule: Rule, settings: list[Facts], against: Pick) -> str | None:
             reasons.append(rule.reason(facts.swapped(against)))
         except (KeyError, ValueError):
             continue  # these choices cannot meet in this setting
-    return None if None in reasons else next(iter(reasons), None)
+    if None in reasons:
+        return None
+    return next(iter(reasons), None)

@@ -215,7 +215,11 @@ def write_csv(selected: Sequence[RunRecord], columns: Sequence[str]) -> None:
 
 def _cell(value: Any) -> Any:
     """A value as CSV holds it: numbers in full, lists as words."""
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else "" if value is None else value
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value))
+    if value is None:
+        return ""
+    return value
 
 
 def _text(value: Any) -> str:
@@ -223,7 +227,9 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     text = str(_cell(value))
-    return text[:16].replace("T", " ") if text[10:11] == "T" and text[:4].isdigit() else text
+    if text[10:11] == "T" and text[:4].isdigit():
+        return text[:16].replace("T", " ")
+    return text
 
 
 @command(word="tag")

@@ -62,7 +62,12 @@ def soup(
     rows = table(None, "ingredient", "in the soup", f"val/{name}", *([f"test/{name}"] if test else []))
     for row in (*result.ingredients, result.result):
         values = [row.value] if row.test is None else [row.value, row.test]
-        used = "" if row is result.result else "yes" if row.used else "no"
+        if row is result.result:
+            used = ""
+        elif row.used:
+            used = "yes"
+        else:
+            used = "no"
         rows.add_row(row.name, used, *(f"{value:.6g}" for value in values))
     console().print(rows)
     sys.stdout.write(f"{result.folder}\n")

@@ -104,7 +104,12 @@ def train(
         raise UserError("--resolve and --package say how --cfg=job prints the config; add it, or leave them out")
     if flags.cfg is not None and flags.info is not None:
         raise UserError("one of --cfg and --info can be given")
-    shown = "--cfg" if flags.cfg is not None else "--info" if flags.info is not None else None
+    if flags.cfg is not None:
+        shown = "--cfg"
+    elif flags.info is not None:
+        shown = "--info"
+    else:
+        shown = None
     if flags.multirun and shown is not None:
         raise UserError(f"{shown} shows one config; leave out -m")
     if flags.multirun:
@@ -286,7 +291,9 @@ def comparison(runs: Sequence[Sequence[str]]) -> str | None:
         return None
     folder = str(parse_value(pairs[0].get("outputs", "outputs")))
     by = f" --by {next(iter(keys)).lstrip('+')}" if len(keys) == 1 else ""
-    return f"blockyard compare {shlex.quote(folder)}{by}" if "outputs" not in keys else None
+    if "outputs" not in keys:
+        return f"blockyard compare {shlex.quote(folder)}{by}"
+    return None
 
 
 def be_train(arguments: Sequence[str]) -> int:

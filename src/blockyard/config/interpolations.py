@@ -142,7 +142,9 @@ def _target(name: str, path: Path) -> Path:
     inner = name.lstrip(".")
     levels = len(name) - len(inner)
     parts = tuple(part for part in re.split(r"[.\[\]]", inner) if part)
-    return (*path[: max(len(path) - levels, 0)], *parts) if levels else parts
+    if levels:
+        return (*path[: max(len(path) - levels, 0)], *parts)
+    return parts
 
 
 def _at(path: Path, root: Any) -> Any:

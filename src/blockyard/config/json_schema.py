@@ -138,7 +138,9 @@ def _value(option: Option, partial: bool) -> Schema:
 def _of_slot(slot: Slot) -> Schema:
     one: Schema = {"anyOf": [_NODE, {"type": "array", "items": {"type": "string"}}]} if slot.named else _NODE
     value: Schema = {"type": "object", "additionalProperties": one} if slot.named else one
-    return {"anyOf": [value, {"type": "null"}]} if slot.optional else value
+    if slot.optional:
+        return {"anyOf": [value, {"type": "null"}]}
+    return value
 
 
 def _plain(annotation: Any) -> Schema:
@@ -153,7 +155,9 @@ def _interpolated(schema: Schema) -> Schema:
     """Return a copy that allows interpolations as items of lists and values of mappings too."""
 
     def inside(value: Any) -> Any:
-        return {"anyOf": [_interpolated(value), _INTERPOLATION]} if isinstance(value, dict) else value
+        if isinstance(value, dict):
+            return {"anyOf": [_interpolated(value), _INTERPOLATION]}
+        return value
 
     copy = dict(schema)
     copy |= {key: inside(schema[key]) for key in ("items", "additionalProperties") if key in schema}

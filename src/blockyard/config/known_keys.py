@@ -162,10 +162,14 @@ class KnownKeys:
                 "continues it: blockyard.train with the same overrides",
             )
         if not rest:
-            return None if key in options(Root) else self._unknown_root_key(key, value)
+            if key in options(Root):
+                return None
+            return self._unknown_root_key(key, value)
         if family == catalog.MATCH:
             allowed_keys = [f"{catalog.MATCH}.{name}" for name in catalog.MATCH_OPTIONS]
-            return None if key in allowed_keys else Issue(key, "unknown config key", allowed_keys)
+            if key in allowed_keys:
+                return None
+            return Issue(key, "unknown config key", allowed_keys)
         if family not in catalog.run_keys():
             other = family_for(family)
             hint = f"; did you mean {other}?" if other else did_you_mean(family, catalog.run_keys())
@@ -231,14 +235,18 @@ class KnownKeys:
 
     def _explain(self, family: str) -> str:
         choice = self.choices.get(family)
-        return f"`blockyard explain {family}={choice}`" if choice else ""
+        if choice:
+            return f"`blockyard explain {family}={choice}`"
+        return ""
 
     def _options(self, node: Node) -> list[str]:
         return list(options_of(node, self.allow))
 
     def _parts(self, family: str) -> list[str]:
         node = self.config.get(family)
-        return [f"{family}.{name}" for name in node] if isinstance(node, dict) else []
+        if isinstance(node, dict):
+            return [f"{family}.{name}" for name in node]
+        return []
 
     def _dot_hint(self, path: list[str], value: str) -> list[str]:
         """Return the choice that `position.rope=...` or `block.name=...` means: a dot written for a `=`."""

@@ -189,7 +189,9 @@ def place(config: Node, key: str) -> str:
     parts = key.split(".")
     if not key.startswith(f"{KINDS}.") or len(parts) < 5 or is_node(get(config, ".".join(parts[:4]), None)):
         return key
-    return ".".join(parts[3:]) if is_node(get(config, ".".join(parts[:3]), None)) else key
+    if is_node(get(config, ".".join(parts[:3]), None)):
+        return ".".join(parts[3:])
+    return key
 
 
 def give_own_node(config: Node, key: str) -> None:
@@ -215,4 +217,6 @@ def with_position(config: Node, options: Mapping[str, object]) -> Node:
     for name, nodes in nodes_of_kinds(config).items():
         if nodes.get("position", {}).get("_target_") == own["_target_"]:
             kinds[name] = {**kinds[name], "position": {**nodes["position"], **options}}
-    return {**config, FAMILY: {**config[FAMILY], "kinds": kinds}} if kinds else config
+    if kinds:
+        return {**config, FAMILY: {**config[FAMILY], "kinds": kinds}}
+    return config

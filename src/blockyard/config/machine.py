@@ -11,13 +11,17 @@ GROUPS = Path("/sys/fs/cgroup")
 
 def cpu_cores() -> int:
     """Return the number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def exported_threads() -> int | None:
     """Return the number of CPU threads that OMP_NUM_THREADS names, the first of several; None where it names none."""
     text = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return int(text) if text.isdecimal() and int(text) else None
+    if text.isdecimal() and int(text):
+        return int(text)
+    return None
 
 
 def memory() -> int | None:

@@ -53,7 +53,9 @@ class NestedChoices(NamedTuple):
             names = {name: name for name in names}
         if not isinstance(names, dict) or not _are_texts([*names, *names.values()]):
             return None
-        return names if isinstance(node.get(self.option, {}), dict) else None
+        if isinstance(node.get(self.option, {}), dict):
+            return names
+        return None
 
 
 def fill(config: Node, folders: tuple[Path, ...] = (), typed: Mapping[str, Any] = MappingProxyType({})) -> None:

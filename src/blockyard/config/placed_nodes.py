@@ -48,19 +48,25 @@ class Placed:
     @property
     def options(self) -> dict[str, Option]:
         """The options of its class; none without a class."""
-        return {} if self.target_class is None else options(self.target_class)
+        if self.target_class is None:
+            return {}
+        return options(self.target_class)
 
     @property
     def kind(self) -> str:
         """The name of the required class."""
-        return "torchmetrics.Metric" if self.required is TorchMetric else self.required.__name__
+        if self.required is TorchMetric:
+            return "torchmetrics.Metric"
+        return self.required.__name__
 
     @property
     def packages(self) -> tuple[str, ...]:
         """The trusted packages that may have a class in this place: a module is of this project or of torch."""
         if self.required is TorchMetric:
             return ()  # the metrics of torchmetrics are named by `metrics`, not by a node
-        return LAYERS if issubclass(self.required, nn.Module | Kind) else TRUSTED_PACKAGES
+        if issubclass(self.required, nn.Module | Kind):
+            return LAYERS
+        return TRUSTED_PACKAGES
 
 
 def placed_nodes(config: Node) -> Iterator[Placed]:
@@ -110,4 +116,6 @@ def are_sound(config: Node) -> bool:
 def contract(family: str) -> type:
     """Return the class that the nodes of a family must derive from."""
     single = CONTRACTS | SOURCE_CONTRACTS
-    return single[family] if family in single else locate(RUNTIME_CONTRACTS[family])
+    if family in single:
+        return single[family]
+    return locate(RUNTIME_CONTRACTS[family])

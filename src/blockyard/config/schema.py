@@ -152,10 +152,14 @@ def slot(annotation: Any) -> Slot | None:
             return None  # any function, which no config value can be
         product = arguments[-1]
         deferred = arguments[0] == []
-        return Slot(product, late=not deferred, deferred=deferred) if inspect.isclass(product) else None
+        if inspect.isclass(product):
+            return Slot(product, late=not deferred, deferred=deferred)
+        return None
     if origin is dict:
         inner = slot(arguments[1]) if arguments else None  # typing.Dict says nothing of its values
-        return None if inner is None or inner.named else inner._replace(named=True)
+        if inner is None or inner.named:
+            return None
+        return inner._replace(named=True)
     if inspect.isclass(annotation) and issubclass(annotation, nn.Module | Kind | DataModule):
         return Slot(annotation, late=False)
     return None
@@ -237,14 +241,18 @@ class Option:
             return exceeded(self.annotation, value) or _explain(error, self.annotation)
         except (TypeError, ValueError, RecursionError):  # a value without a JSON form, or of thousands of digits
             return f"expected {self.describe()}"
-        return exceeded_here(self.annotation, value) if on_this_machine else None
+        if on_this_machine:
+            return exceeded_here(self.annotation, value)
+        return None
 
     def convert(self, value: Any) -> Any:
         """Return `value` as the constructor takes it: tuples from lists, dataclasses from mappings."""
         if self.slot is not None and not self.slot.or_plain:
             return value
         adapter = _adapter(self.annotation)
-        return value if adapter is None else adapter.validate_json(json.dumps(value), strict=True)
+        if adapter is None:
+            return value
+        return adapter.validate_json(json.dumps(value), strict=True)
 
     def _without_nodes(self, value: Any) -> Any:
         """Return `value` without the nodes by name that may be among plain values."""
@@ -332,7 +340,9 @@ def _explain(error: ValidationError, annotation: Any) -> str:
 
 
 def _fields(annotation: Any) -> list[str]:
-    return [field.name for field in dataclasses.fields(annotation)] if dataclasses.is_dataclass(annotation) else []
+    if dataclasses.is_dataclass(annotation):
+        return [field.name for field in dataclasses.fields(annotation)]
+    return []
 
 
 def _help(target: type) -> dict[str, str]:

@@ -240,7 +240,9 @@ class Axis:
 
     def value(self, n: int) -> int | float:
         """Return the option's value for n."""
-        return round(n * self.unit, 6) if self.by == "expansion" else n * int(self.unit)
+        if self.by == "expansion":
+            return round(n * self.unit, 6)
+        return n * int(self.unit)
 
     def put(self, config: Node, n: int) -> Node:
         """Return the config with that size."""

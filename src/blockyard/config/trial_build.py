@@ -344,7 +344,9 @@ def _problems(component: Any, built: Mapping[str, Any]) -> list[str]:
 
 
 def _message(error: Exception) -> str:
-    return first_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line(error)}"
+    if isinstance(error, ValueError):
+        return first_line(error)
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def _fit(built: Mapping[str, Any]) -> bool:

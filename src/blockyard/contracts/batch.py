@@ -55,7 +55,9 @@ class Inputs:
         """
         if isinstance(cache, Tensor):
             raise TypeError("a model takes one object: pass lengths and other facts as Inputs(x, lengths=lengths)")
-        return cls(inputs) if isinstance(inputs, Tensor) else inputs
+        if isinstance(inputs, Tensor):
+            return cls(inputs)
+        return inputs
 
     def facts(self) -> dict[str, Any]:
         """Return the fields that a model reads and that are not None, by name."""
@@ -101,12 +103,16 @@ class Batch(Inputs):
     @staticmethod
     def counted(target: Tensor) -> Tensor:
         """Return a bool for each target, True if it counts: it is not `ignore`, or not NaN among floats."""
-        return ~target.isnan() if target.is_floating_point() else target != Batch.ignore
+        if target.is_floating_point():
+            return ~target.isnan()
+        return target != Batch.ignore
 
     def numbers(self) -> Tensor:
         """Return the number of each sample (B,) int64; random draws for the sample are a hash of it."""
         numbers = self.sample if self.number is None else self.number
-        return torch.arange(len(self), device=self.inputs.device) if numbers is None else numbers
+        if numbers is None:
+            return torch.arange(len(self), device=self.inputs.device)
+        return numbers
 
     def pin_memory(self) -> Batch:
         """Return the batch in pinned memory, for a DataLoader's pinning thread."""
@@ -178,7 +184,9 @@ class Seq:
     @property
     def token_coords(self) -> Tensor:
         """The coordinates of tokens, (B|1, N, A) float, before a position scheme varies them in training."""
-        return self.coords if self.unvaried is None else self.unvaried
+        if self.unvaried is None:
+            return self.coords
+        return self.unvaried
 
     def give(self, name: str, value: Any) -> None:
         """Let later layers take `value`, a tensor or several, under a name that the mixer declares in `gives`."""
@@ -187,7 +195,9 @@ class Seq:
 
     def bare(self) -> Seq:
         """Return the facts without carried values, to be kept longer than the forward pass."""
-        return self if self.given is None else replace(self, carry={}, given=None)
+        if self.given is None:
+            return self
+        return replace(self, carry={}, given=None)
 
 
 class Memory(NamedTuple):

@@ -148,7 +148,9 @@ class Parts(NamedTuple):
 
     def kinds(self, depth: int) -> tuple[str, ...]:
         """Return the kind of each of `depth` layers by name. Raises ValueError if `layers` does not fit them."""
-        return (BASE_KIND,) * depth if self.layers is None else self.layers.names(depth)
+        if self.layers is None:
+            return (BASE_KIND,) * depth
+        return self.layers.names(depth)
 
     def of_kind(self, name: str) -> Parts:
         """Return the factories of the layers of a kind."""

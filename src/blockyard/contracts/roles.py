@@ -59,7 +59,9 @@ def role_of(module: nn.Module, name: str) -> Role | None:
     """Return the role of a parameter of a module, as far as the module itself says."""
     parameter = module._parameters.get(name)
     declared = getattr(module, "roles", {}).get(name)
-    return declared if parameter is None or declared is not None else _default(module, parameter)
+    if parameter is None or declared is not None:
+        return declared
+    return _default(module, parameter)
 
 
 def _default(module: nn.Module, parameter: nn.Parameter) -> Role | None:

@@ -50,7 +50,9 @@ class DataSpec:
 
 def plural(modality: str) -> str:
     """Return the plural of a modality; some are plural already, and audio has none."""
-    return modality if modality.endswith(("s", "audio")) else f"{modality}s"
+    if modality.endswith(("s", "audio")):
+        return modality
+    return f"{modality}s"
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,9 @@ class TokenSpec:
     @property
     def max_len(self) -> int:
         """The largest number of tokens without the prefix."""
-        return math.prod(self.grid) if self.count is None else self.count
+        if self.count is None:
+            return math.prod(self.grid)
+        return self.count
 
 
 # How the size of an update depends on the gradient: not at all for a coordinate (adam), in proportion (sgd), or the
@@ -233,7 +237,9 @@ class Context:
     @property
     def visits(self) -> int:
         """The number of blocks that a token passes: `depth`, or more if blocks are visited more than once."""
-        return self.depth if self.order is None else len(self.order)
+        if self.order is None:
+            return self.depth
+        return len(self.order)
 
     @property
     def head_dim(self) -> int:
@@ -262,7 +268,9 @@ class Context:
     @property
     def token_scale(self) -> float:
         """The factor on the vectors of tokens as they enter the stream: sqrt(D) of the base if they are scaled."""
-        return (self.dim / self.width_ratio) ** 0.5 if self.tokens.scaled else 1.0
+        if self.tokens.scaled:
+            return (self.dim / self.width_ratio) ** 0.5
+        return 1.0
 
     @property
     def input_std(self) -> float:

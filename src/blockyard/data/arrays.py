@@ -134,7 +134,9 @@ class Arrays(AugmentOptions, LoadedData):
     def _read_targets(self, path: Path) -> np.ndarray:
         target = read_array(path, str(self.target), "data.target")
         check_targets(target, self.values, self.reads, path, str(self.target))
-        return _named_classes(path, str(self.target), target) if target.dtype.kind in "US" else target
+        if target.dtype.kind in "US":
+            return _named_classes(path, str(self.target), target)
+        return target
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:

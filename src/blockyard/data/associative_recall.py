@@ -49,7 +49,9 @@ class AssociativeRecall(SyntheticTask):
     def token_name(self, token_id: int) -> str:
         """Return k0, k1, ... for keys and v0, v1, ... for values."""
         half = self.symbols // 2
-        return f"k{token_id}" if token_id < half else f"v{token_id - half}"
+        if token_id < half:
+            return f"k{token_id}"
+        return f"v{token_id - half}"
 
     def generate(self, random: SampleRandom) -> TaskBatch:
         """Generate the pairs, then queries between fillers."""

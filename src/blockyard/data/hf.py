@@ -67,11 +67,9 @@ class HuggingFace(Table):
     @property
     def read_files(self) -> list[Path]:
         """All files that `rows` depends on, those of the folder included."""
-        return (
-            sorted(path for path in Path(self.path).expanduser().rglob("*") if path.is_file())
-            if self._saved
-            else self.files
-        )
+        if self._saved:
+            return sorted(path for path in Path(self.path).expanduser().rglob("*") if path.is_file())
+        return self.files
 
     @cached_property
     def _parts(self) -> dict[str, Any]:
@@ -99,7 +97,9 @@ class HuggingFace(Table):
         if not self._saved:
             return super().names if self.files else []
         own = list(next(iter(self._parts.values())).column_names)
-        return own if "" in self._parts or SPLIT in own else [*own, SPLIT]
+        if "" in self._parts or SPLIT in own:
+            return own
+        return [*own, SPLIT]
 
     def read(self, columns: dict[str, str], kinds: Kinds) -> TableRows:
         """Read the columns of all splits, one after the other."""

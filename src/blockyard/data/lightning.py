@@ -80,4 +80,6 @@ def _own_collate(loader: Any) -> Any:
     """Return the collate_fn of a loader where it is not that of torch."""
     from torch.utils.data import default_collate
 
-    return None if loader.collate_fn is default_collate else loader.collate_fn
+    if loader.collate_fn is default_collate:
+        return None
+    return loader.collate_fn

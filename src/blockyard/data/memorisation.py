@@ -47,7 +47,9 @@ class Memorisation(SyntheticTask):
         """Return k0, k1, ... for keys, v0, v1, ... for values, and the question mark."""
         if token_id < self.keys:
             return f"k{token_id}"
-        return "?" if token_id == self.keys + self.values else f"v{token_id - self.keys}"
+        if token_id == self.keys + self.values:
+            return "?"
+        return f"v{token_id - self.keys}"
 
     @property
     def table(self) -> torch.Tensor:

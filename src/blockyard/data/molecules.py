@@ -95,7 +95,9 @@ class Molecules(GraphData):
         """Return the number of values or labels, those of y as the first line has them; None for a class."""
         if self.label is not None:
             return len(self.label) if self.labels else None
-        return self._widths.targets if self.values is None or self._is_table else len(self.values)
+        if self.values is None or self._is_table:
+            return self._widths.targets
+        return len(self.values)
 
     @property
     def labels(self) -> bool:
@@ -113,13 +115,17 @@ class Molecules(GraphData):
     def _classes(self) -> dict[str, str]:
         """The class of each label of the file; empty without the file."""
         assert isinstance(self.label, str)
-        return {} if self.missing() else molecules.plain_classes(_file(self.path), self.label)
+        if self.missing():
+            return {}
+        return molecules.plain_classes(_file(self.path), self.label)
 
     @cached_property
     def _widths(self) -> Widths:
         nothing = Widths(1, 0, 1)  # also of a file that cannot be read: `read` tells why
         if self._named_targets and not self._is_table:
-            return first_widths(_file(self.path), targets=False) or nothing if self.missing() is None else nothing
+            if self.missing() is None:
+                return first_widths(_file(self.path), targets=False) or nothing
+            return nothing
         if self.missing() is not None:
             return nothing
         if self._is_table:

@@ -47,7 +47,9 @@ class SeriesFile(SeriesData):
     def missing(self) -> str | None:
         """Return a message that names the missing file and the remedy, or None."""
         path = Path(self.path).expanduser()
-        return None if path.is_file() else f"no file {path.absolute()}; set data.path=FILE.csv, a row per time step"
+        if path.is_file():
+            return None
+        return f"no file {path.absolute()}; set data.path=FILE.csv, a row per time step"
 
     @cached_property
     def channel_names(self) -> Sequence[str]:
@@ -72,13 +74,15 @@ class SeriesFile(SeriesData):
 
     def times(self) -> list[str] | None:
         """Return the column of times as text."""
-        return None if self.time is None else as_text(self._table()[self.time])
+        if self.time is None:
+            return None
+        return as_text(self._table()[self.time])
 
     def times_after(self, steps: int) -> list[str] | None:
         """Return the times that continue the column, where its last `history` rows follow a regular calendar."""
-        return (
-            None if self.time is None else following(parsed_times(self._table()[self.time]).tail(self.history), steps)
-        )
+        if self.time is None:
+            return None
+        return following(parsed_times(self._table()[self.time]).tail(self.history), steps)
 
     def _channel(self, name: str, column: pandas.Series[Any]) -> Tensor:
         import pandas
@@ -160,7 +164,9 @@ class SeriesFile(SeriesData):
                 f"{self.path} has an index of several levels ({names}), and a series has one row for each time; keep "
                 "one series, or unstack the others into columns, and write the file again"
             )
-        return table if isinstance(table.index, pandas.RangeIndex) else table.reset_index()
+        if isinstance(table.index, pandas.RangeIndex):
+            return table
+        return table.reset_index()
 
     def _read(self, rows: int | None = None) -> pandas.DataFrame:
         import pandas

@@ -64,7 +64,9 @@ class StateTracking(SyntheticTask):
     @property
     def elements(self) -> int:
         """The number of elements of the group."""
-        return self.modulus if self.group == "cyclic" else len(permutations_of(self.group))
+        if self.group == "cyclic":
+            return self.modulus
+        return len(permutations_of(self.group))
 
     @property
     def vocabulary(self) -> int:
@@ -73,7 +75,9 @@ class StateTracking(SyntheticTask):
 
     def token_name(self, token_id: int) -> str:
         """Return a number, or a permutation as the places that 0, 1, ... go to."""
-        return str(token_id) if self.group == "cyclic" else "".join(map(str, permutations_of(self.group)[token_id]))
+        if self.group == "cyclic":
+            return str(token_id)
+        return "".join(map(str, permutations_of(self.group)[token_id]))
 
     @property
     def spec(self) -> DataSpec:
@@ -128,7 +132,9 @@ def permutations_of(group: str) -> list[tuple[int, ...]]:
     """Return the permutations of a group by its name, in order of the dictionary."""
     assert group in get_args(Group)
     every = list(permutations(range(int(group[1]))))
-    return every if group.startswith("s") else [each for each in every if _is_even(each)]
+    if group.startswith("s"):
+        return every
+    return [each for each in every if _is_even(each)]
 
 
 def _is_even(permutation: tuple[int, ...]) -> bool:

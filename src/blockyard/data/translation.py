@@ -104,13 +104,17 @@ def _locale(language: str) -> str | None:
     from babel import localedata
 
     name = normalize(language)
-    return ISO if name == ISO else localedata.normalize_locale(name)
+    if name == ISO:
+        return ISO
+    return localedata.normalize_locale(name)
 
 
 def _format(day: date, form: str, locale: str) -> str:
     from babel.dates import format_date
 
-    return day.isoformat() if locale == ISO else format_date(day, form, locale=_parsed(locale))
+    if locale == ISO:
+        return day.isoformat()
+    return format_date(day, form, locale=_parsed(locale))
 
 
 @cache
@@ -174,7 +178,9 @@ class Translation(LoadedData):
         path = self._path
         if path is None:
             return unavailable(*self._sides)
-        return None if path.is_file() else f"no file {path.absolute()}; set data.path=FILE, or null for dates"
+        if path.is_file():
+            return None
+        return f"no file {path.absolute()}; set data.path=FILE, or null for dates"
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Read and encode the splits; fit the tokenizer on both training sides unless its state was loaded."""
@@ -201,7 +207,9 @@ class Translation(LoadedData):
         ends, contexts = (tokens.start, tokens.end), (self.source_context, self.context)
         named = zip(Splits._fields, splits, strict=True)
         parts = [encode(name, pairs, (source, tokenizer), ends, contexts) for name, pairs in named]
-        return Splits(*map(JoinedSplit, parts)) if self.joined else Splits(*parts)
+        if self.joined:
+            return Splits(*map(JoinedSplit, parts))
+        return Splits(*parts)
 
     def splits(self) -> list[list[Pair]]:
         """Return the pairs of the training, validation and test split. Raises ValueError if one is empty."""
@@ -234,4 +242,6 @@ class Translation(LoadedData):
 
     @property
     def _path(self) -> Path | None:
-        return None if self.path is None else Path(os.path.expanduser(self.path))
+        if self.path is None:
+            return None
+        return Path(os.path.expanduser(self.path))

@@ -144,7 +144,9 @@ def _attempts(entry: BaselineEntry) -> int:
     if entry.get("missing") != LOST:
         return 0
     # The file may be damaged, and a baseline that kills the process must not be tried for ever.
-    return attempts if isinstance(attempts, int) else MOST_ATTEMPTS
+    if isinstance(attempts, int):
+        return attempts
+    return MOST_ATTEMPTS
 
 
 def _computed(baselines: Baselines, name: str) -> BaselineEntry:

@@ -274,7 +274,9 @@ class Learner(pl.LightningModule):
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         """Without waiting where the memory is pinned; nothing to do on a CPU."""
-        return batch if device.type == "cpu" else batch.to(device, non_blocking=True)
+        if device.type == "cpu":
+            return batch
+        return batch.to(device, non_blocking=True)
 
 
 @dataclass(frozen=True)

@@ -249,7 +249,9 @@ class TrainerModule(Learner):
         self._metrics = None
 
     def _optimizers(self) -> list[Any]:
-        return [] if self._trainer is None else list(self._trainer.optimizers)
+        if self._trainer is None:
+            return []
+        return list(self._trainer.optimizers)
 
     # -- checkpoints -------------------------------------------------------------------------------
 

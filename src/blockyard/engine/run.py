@@ -156,7 +156,9 @@ class Attempt:
     @property
     def step(self) -> int:
         """Steps done so far."""
-        return self.job.state.step if self.job else self.resumed_step
+        if self.job:
+            return self.job.state.step
+        return self.resumed_step
 
     @property
     def started(self) -> bool:

@@ -336,7 +336,9 @@ class _Reader:
     def _tokenizer(self) -> TextTokenizer | None:
         of_source = self.encodes or self.loaded.objective.reads == "source"
         tokenizer = self.loaded.components.source_tokenizer if of_source else self.loaded.tokenizer
-        return tokenizer if isinstance(tokenizer, TextTokenizer) else None
+        if isinstance(tokenizer, TextTokenizer):
+            return tokenizer
+        return None
 
     def _ids(self, batch: Batch) -> list[list[int]]:
         """Return the token ids of each text of a batch; none where inputs are not texts."""
@@ -370,7 +372,9 @@ class _Reader:
 
 
 def _all_or(valid: Tensor | None, x: Tensor) -> Tensor:
-    return torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if valid is None else valid
+    if valid is None:
+        return torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+    return valid
 
 
 def _pooled(x: Tensor, real: Tensor, pool: Pool) -> tuple[Tensor, Tensor]:

@@ -192,7 +192,9 @@ def _of_query(model: nn.Module, call: maps.Seen) -> Tensor:
     if call.seq.num_prefix and has_class_token(model):
         return weights[:, :, 0]
     if valid is None:
-        return weights[:, :, -1] if call.causal else weights.mean(2)
+        if call.causal:
+            return weights[:, :, -1]
+        return weights.mean(2)
     if call.causal:
         last = valid.sum(1) - 1  # (B,)
         return weights[torch.arange(len(last), device=last.device), :, last]

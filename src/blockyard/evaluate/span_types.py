@@ -46,4 +46,6 @@ def table_of_types(metrics: Mapping[str, float], baselines: Mapping[str, Mapping
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None or math.isnan(value) else f"{value:.4f}"
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{value:.4f}"

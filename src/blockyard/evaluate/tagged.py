@@ -44,7 +44,9 @@ class TagRecorder:
     @classmethod
     def of(cls, objective: Objective, split: Split) -> TagRecorder | None:
         """Return a recorder for runs that tag sentences, None for others."""
-        return cls(objective, split) if isinstance(objective, Tag) and isinstance(split, TaggedSplit) else None
+        if isinstance(objective, Tag) and isinstance(split, TaggedSplit):
+            return cls(objective, split)
+        return None
 
     def __call__(self, prediction: Tensor, batch: Batch) -> None:
         """Collect a prepared batch. prediction: (B, N, V); samples of index -1 are dummies."""

@@ -212,7 +212,9 @@ def _fill(
 
 def _encoded_sources(loaded: Loaded, texts: list[GeneratedText]) -> Memory | None:
     """Return the encoder's output for the sources; None if the model reads each source in front of its prompt."""
-    return None if loaded.model.ctx.data.joined else encode_sources(loaded, [text.source or "" for text in texts])
+    if loaded.model.ctx.data.joined:
+        return None
+    return encode_sources(loaded, [text.source or "" for text in texts])
 
 
 def _samplers(
@@ -276,4 +278,6 @@ def stream_to_terminal(run: Run, prompts: Sequence[str], **settings: Any) -> Sta
 def _title(texts: list[GeneratedText], index: int) -> str:
     source = texts[index].source
     title = f"--- {index + 1} of {len(texts)}"
-    return f"{title}\n" if source is None else f"{title}: {source}\n"
+    if source is None:
+        return f"{title}\n"
+    return f"{title}: {source}\n"

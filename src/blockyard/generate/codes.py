@@ -56,7 +56,9 @@ def writes_codes(folder: RunFolder, allow: tuple[str, ...] | list[str] = ()) -> 
     components = components_of(folder, allow)
     if not isinstance(components.tokenizer, CodeTokenizer) or components.data.spec.source is None:
         return None
-    return WAV if isinstance(components.tokenizer, SoundTokenizer) else PNG
+    if isinstance(components.tokenizer, SoundTokenizer):
+        return WAV
+    return PNG
 
 
 def generate_outputs(
@@ -136,7 +138,9 @@ def write_outputs(result: GeneratedOutputs, path: Path) -> list[Path]:
 def _readings(loaded: Loaded, written: Sequence[Tensor]) -> list[str] | None:
     """Return the readings of outputs by the judge of the run's data; None without a judge."""
     split = None if loaded.data.missing() else splits_of(loaded).test
-    return split.read(written) if isinstance(split, ReadsOutputs) else None
+    if isinstance(split, ReadsOutputs):
+        return split.read(written)
+    return None
 
 
 def write_codes(

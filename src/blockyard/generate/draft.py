@@ -167,4 +167,6 @@ class Drafting:
 
 def _of(memory: Memory | None, index: int) -> Memory | None:
     """Return the encoded source of one prompt."""
-    return None if memory is None else select_sequences(memory, torch.tensor([index]))
+    if memory is None:
+        return None
+    return select_sequences(memory, torch.tensor([index]))

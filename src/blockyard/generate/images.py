@@ -129,7 +129,9 @@ def load_to_draw(run: Run, sampling: dict[str, Any], *, device: str, **settings:
         options["temperature"] = None  # the default, as if it were not set
     check_options(1, None, None, options)
     check_device(device)
-    return run if isinstance(run, Loaded) else load(run, device=device, **settings)
+    if isinstance(run, Loaded):
+        return run
+    return load(run, device=device, **settings)
 
 
 def _refuse_cutting(loaded: Loaded, top_k: int | None, top_p: float | None) -> None:

@@ -48,7 +48,9 @@ class RetractingStepper(Stepper):
     @property
     def room(self) -> int | None:
         """The number of tokens that can follow before the sequence has to be cut; None if it never is."""
-        return None if self.limit is None else self.limit - len(self.sequences[0])
+        if self.limit is None:
+            return None
+        return self.limit - len(self.sequences[0])
 
     def mark(self) -> None:
         """Keep all tokens so far for good. Call it before tokens that may be taken back."""

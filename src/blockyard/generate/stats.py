@@ -62,4 +62,6 @@ class Stats:
 
 def _counted(count: int, noun: str) -> str:
     """Return a number and its noun, in the plural unless the number is 1."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    if count == 1:
+        return f"{count} {noun}"
+    return f"{count} {noun}s"

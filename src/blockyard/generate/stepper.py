@@ -46,7 +46,9 @@ def max_context(model: Model) -> int | None:
 def max_length(model: Model) -> int:
     """Return the length of the longest sequence with an end token: `max_context`, or the data's if unbounded."""
     limit = max_context(model)
-    return int(model.ctx.tokens.max_len) if limit is None else limit
+    if limit is None:
+        return int(model.ctx.tokens.max_len)
+    return limit
 
 
 def tokens_left(model: Model, prompt: Sequence[int], max_tokens: int, end: int | None) -> int:

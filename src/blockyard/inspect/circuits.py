@@ -163,7 +163,12 @@ def _heads(
     for module in context.after:
         fold, more = fold_weights(module)
         left_out += more
-        out = out if fold is None else fold * out if fold.ndim == 1 else fold @ out
+        if fold is None:
+            out = out
+        elif fold.ndim == 1:
+            out = fold * out
+        else:
+            out = fold @ out
     left_out += _left_out_of_mixer(mixer, None if context.cross else _scheme(model, path))
     q, k = q.unflatten(0, (mixer.heads, -1)), k.unflatten(0, (mixer.kv_heads, -1))  # (H, K, D), (H', K, D)
     v, out = v.unflatten(0, (mixer.kv_heads, -1)), out.unflatten(1, (mixer.heads, -1))
@@ -342,7 +347,9 @@ def _no_unembedding(model: nn.Module, tower: Tower, block: nn.Module, embedding:
 
 def _matrices(head: nn.Module | None) -> list[Tensor]:
     """Return the weight matrices of the model's head."""
-    return [] if head is None else [w for w in head.parameters() if w.ndim == 2]
+    if head is None:
+        return []
+    return [w for w in head.parameters() if w.ndim == 2]
 
 
 def qk_circuit(head: HeadCircuits, tables: TokenTables, token_ids: list[int]) -> Tensor:

@@ -52,7 +52,9 @@ def _relative_error(squares: Tensor, mean: Tensor) -> float:
         return math.nan
     nonzero = mean > mean.max() * 1e-10
     relative = squares.std(1) / math.sqrt(squares.shape[1]) / (2 * mean)  # a root has half the error of its square
-    return float(relative[nonzero].median()) if nonzero.any() else 0.0
+    if nonzero.any():
+        return float(relative[nonzero].median())
+    return 0.0
 
 
 def _squared_products(call: RecordedCall, directions: Tensor, per_token: int) -> Iterator[Tensor]:
@@ -100,7 +102,9 @@ class Spectrum:
         if not len(self.eigenvalues):
             return math.nan
         total = self.eigenvalues.abs().sum()
-        return float(self.eigenvalues.sum().real / total) if total > 0 else 0.0
+        if total > 0:
+            return float(self.eigenvalues.sum().real / total)
+        return 0.0
 
     @property
     def effective_rank(self) -> float:

@@ -25,7 +25,9 @@ def token_text(loaded: Loaded, token_id: int) -> str:
 
 def real_tokens(seq: Seq) -> int:
     """Return the number of tokens of the first sequence, with its prefix and without padding."""
-    return len(seq) if seq.valid is None else int(seq.valid[0].sum())
+    if seq.valid is None:
+        return len(seq)
+    return int(seq.valid[0].sum())
 
 
 def token_labels(text: list[str], model: nn.Module, seq: Seq) -> list[str]:

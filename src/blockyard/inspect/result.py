@@ -44,4 +44,6 @@ def to_json(tensor: Tensor) -> Any:
 def _rounded(value: Any) -> Any:
     if isinstance(value, list):
         return [_rounded(item) for item in value]
-    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+    if math.isfinite(value):
+        return float(f"{value:.{_DIGITS}g}")
+    return None

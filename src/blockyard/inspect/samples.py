@@ -48,11 +48,15 @@ class Sample:
     def nodes(self) -> int:
         """The number of tokens without padding."""
         lengths = self.batch.lengths
-        return self.batch.inputs.shape[1] if lengths is None else int(lengths[0])
+        if lengths is None:
+            return self.batch.inputs.shape[1]
+        return int(lengths[0])
 
     def text_at(self, path: str) -> list[str]:
         """Return the text of the sequence that the module at `path` processes."""
-        return self.source_text if "encoder" in path.split(".") else self.text
+        if "encoder" in path.split("."):
+            return self.source_text
+        return self.text
 
     @property
     def memory_text(self) -> list[str]:
@@ -62,7 +66,9 @@ class Sample:
     @property
     def name(self) -> str:
         """The name of the sample in titles."""
-        return "the prompt" if self.index is None else f"validation sample {self.index}"
+        if self.index is None:
+            return "the prompt"
+        return f"validation sample {self.index}"
 
 
 def samples_name(samples: list[Sample]) -> str:
@@ -150,7 +156,9 @@ def _image(pixels: Tensor, padding: tuple[int, int, int, int] | None = None) -> 
     low, high = pixels.min(), pixels.max()
     pixels = (pixels - low) / (high - low).clamp_min(1e-12)
     pixels = pixels if padding is None else F.pad(pixels, padding)
-    return pixels[0] if len(pixels) == 1 else pixels.permute(1, 2, 0)
+    if len(pixels) == 1:
+        return pixels[0]
+    return pixels.permute(1, 2, 0)
 
 
 def select_layers(paths: Iterable[str], layers: tuple[int, ...] | None) -> list[str]:

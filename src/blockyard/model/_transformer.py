@@ -121,7 +121,9 @@ class Tower(BlockStack):
     @property
     def kept_visit(self) -> int | None:
         """The index of the visit that `backout` keeps, or None."""
-        return None if self.backout is None else self.backout.after - 1
+        if self.backout is None:
+            return None
+        return self.backout.after - 1
 
     def backed_out(self, x: Tensor, middle: Tensor | None) -> Tensor:
         """Return the stream after the blocks (B, N, D), less the part of `middle` that `backout` takes out."""

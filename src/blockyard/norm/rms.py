@@ -38,7 +38,9 @@ class RMS(nn.RMSNorm):
     @property
     def gain(self) -> Tensor:
         """The factor on each channel (D,)."""
-        return 1 + self.weight if self.zero_centred else self.weight
+        if self.zero_centred:
+            return 1 + self.weight
+        return self.weight
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., D)."""

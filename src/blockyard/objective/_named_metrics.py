@@ -111,7 +111,9 @@ def check_classes(named: Mapping[str, MetricSpec], classes: int) -> None:
 
 
 def _instance(kind: Callable[..., Metric], options: Mapping[str, Any] | None, classes: int, **more: Any) -> Metric:
-    return kind() if options is None else kind(num_classes=classes, **more, **options)
+    if options is None:
+        return kind()
+    return kind(num_classes=classes, **more, **options)
 
 
 def _try_own(column: str, build: Callable[..., Metric], classes: int) -> None:

@@ -36,7 +36,9 @@ def mean_squared(prediction: Tensor, target: Tensor) -> Tensor:
 
 def floats(inputs: Tensor) -> Tensor:
     """Return inputs as a model reads them: bytes divided by 255."""
-    return inputs / 255 if inputs.dtype == torch.uint8 else inputs
+    if inputs.dtype == torch.uint8:
+        return inputs / 255
+    return inputs
 
 
 def cut(inputs: Tensor, tokens: TokenSpec) -> Tensor:

@@ -164,7 +164,9 @@ def attend(
     if allowed is not None and allowed.is_floating_point():
         allowed = allowed.to(q.dtype)
     out = sdpa(q, k, v, allowed, False, dropout, scale, [*reasons, refused], shaping)[..., :width]
-    return out if blind is None else out.masked_fill(blind, 0.0)
+    if blind is None:
+        return out
+    return out.masked_fill(blind, 0.0)
 
 
 def _against_flex(q: Tensor, seq: Seq, k_seq: Seq, width: int, dropout: float) -> str | None:
@@ -184,7 +186,9 @@ def _added(seq: Seq, k_seq: Seq) -> Position | None:
 
 def _not_worth_it(q: Tensor, k: Tensor) -> str | None:
     """Return the reason why FlexAttention is not taken though it could serve; None if it was chosen by name."""
-    return None if kernel.selected() == "flex" else not_worth_it(q, k)
+    if kernel.selected() == "flex":
+        return None
+    return not_worth_it(q, k)
 
 
 def prepare(

@@ -30,7 +30,9 @@ def as_stream(x: Tensor) -> Tensor:
     An embedder that ends in a projection returns half precision there. The residual stream, to which every block adds,
     must not be kept in it.
     """
-    return x.float() if torch.is_autocast_enabled(_device(x)) else x
+    if torch.is_autocast_enabled(_device(x)):
+        return x.float()
+    return x
 
 
 def _device(x: Tensor) -> str:

@@ -70,4 +70,6 @@ def _add(left: float, right: float) -> float:
     """Return log(exp(left) + exp(right))."""
     if left < right:
         left, right = right, left
-    return left if right == -math.inf else left + math.log1p(math.exp(right - left))
+    if right == -math.inf:
+        return left
+    return left + math.log1p(math.exp(right - left))

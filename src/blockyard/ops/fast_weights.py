@@ -138,7 +138,9 @@ def _chunked(parts: list[Tensor], segment: Tensor | None, start: Tensor | None, 
 
 def _after(state: Tensor, carry: Tensor, removed: Tensor | None) -> Tensor:
     """Return the rest of a state (..., K, V) after a chunk: decayed, less the subtraction of the delta rule."""
-    return carry * state if removed is None else carry * state - removed @ state
+    if removed is None:
+        return carry * state
+    return carry * state - removed @ state
 
 
 def _products(readers: list[Tensor], k: Tensor, total: Tensor) -> list[Tensor]:

@@ -42,7 +42,9 @@ def refusal_of_scheme(position: type[Position] | Position | None) -> str | None:
 
     A pair has several facts, and `relate` may read a tensor for each.
     """
-    return None if position is None or (position.reads_once and "relate" not in position.acts_on) else READS_TWICE
+    if position is None or (position.reads_once and "relate" not in position.acts_on):
+        return None
+    return READS_TWICE
 
 
 def not_worth_it(q: Tensor, k: Tensor) -> str | None:

@@ -101,4 +101,6 @@ def residual_gain(ctx: Context) -> float:
     if ctx.zero_branches:
         return 0.0
     visits = ctx.parametrization.base_visits(ctx)
-    return 1 / math.sqrt(ctx.branches * visits) if ctx.gain is None else ctx.gain
+    if ctx.gain is None:
+        return 1 / math.sqrt(ctx.branches * visits)
+    return ctx.gain

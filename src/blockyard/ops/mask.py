@@ -262,7 +262,9 @@ def relation_table(seq: Seq, k_seq: Seq, heads: int) -> Tensor | None:
     prefix = (q_row < seq.num_prefix) | (k_row < k_seq.num_prefix)  # (N, M)
     related = torch.where(prefix, position.at_prefix(head).to(related.dtype), related)
     slots = k_seq.memo.get("slots", 0)  # in front of the prefix: keys that are no tokens
-    return related.masked_fill(k_row < slots, 0.0) if slots else related
+    if slots:
+        return related.masked_fill(k_row < slots, 0.0)
+    return related
 
 
 def dense(seq: Seq, k_seq: Seq, visibility: Visibility, heads: int) -> tuple[Tensor | None, Tensor | None]:

@@ -103,7 +103,9 @@ def _function(name: str, plain: Callable[..., Any], end: Callable[[], None]) -> 
 
 
 def _is_plain(value: Any) -> bool:
-    return all(map(_is_plain, value)) if _sequences(value) else type(value) in (bool, int, float)
+    if _sequences(value):
+        return all(map(_is_plain, value))
+    return type(value) in (bool, int, float)
 
 
 def _sequences(*values: Any) -> bool:

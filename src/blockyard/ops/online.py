@@ -52,7 +52,12 @@ class Call:
         """Yield the queries and the keys of each chunk; in a plain causal sequence only the queries that see them."""
         triangle = self.visibility.causal and self.k_seq is self.seq and ordered_by_row(self.seq, self.k_seq)
         for number, start in enumerate(range(0, len(self.k_seq), self.chunk)):
-            first = self.first[number] if self.first is not None else start if triangle else 0
+            if self.first is not None:
+                first = self.first[number]
+            elif triangle:
+                first = start
+            else:
+                first = 0
             if first < len(self.seq):
                 yield slice(first, len(self.seq)), slice(start, start + self.chunk)
 
@@ -76,7 +81,9 @@ class Call:
         chunks = chunk_numbers(self.seq, self.k_seq, self.visibility)
         parts = None if chunks is None else (chunks[0][:, queries], chunks[1][:, keys])
         sees = table(seq, k_seq, self.visibility, parts)
-        return raw if sees is None else raw.masked_fill(~sees, NEVER)
+        if sees is None:
+            return raw
+        return raw.masked_fill(~sees, NEVER)
 
 
 def _part(seq: Seq, tokens: slice, pairs: tuple[Tensor, ...] | None) -> Seq:
@@ -105,7 +112,9 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 def grouped(x: Tensor, q: Tensor) -> Tensor:
     """Return keys or values (B, H', m, K) repeated for the heads that read them: (B, H, m, K)."""
-    return x if x.shape[1] == q.shape[1] else x.repeat_interleave(q.shape[1] // x.shape[1], dim=1)
+    if x.shape[1] == q.shape[1]:
+        return x
+    return x.repeat_interleave(q.shape[1] // x.shape[1], dim=1)
 
 
 def refusal(dropout: float, compiling: bool, shaping: Shaping = PLAIN) -> str | None:
@@ -114,7 +123,9 @@ def refusal(dropout: float, compiling: bool, shaping: Shaping = PLAIN) -> str | 
         return f"{FORGETS}, which the online softmax does not do"
     if dropout:
         return "the online softmax has no dropout on the weights"
-    return "the online softmax is not compiled; use trainer.compile=false" if compiling else None
+    if compiling:
+        return "the online softmax is not compiled; use trainer.compile=false"
+    return None
 
 
 def online(
@@ -248,4 +259,6 @@ def _add_bias_gradients(
 
 def _summed(x: Tensor, groups: int) -> Tensor:
     """Return the sum over the heads that read the same keys: (B, H, m, K) -> (B, H', m, K)."""
-    return x if groups == 1 else x.unflatten(1, (-1, groups)).sum(2)
+    if groups == 1:
+        return x
+    return x.unflatten(1, (-1, groups)).sum(2)

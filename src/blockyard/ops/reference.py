@@ -40,7 +40,9 @@ def scores(
         raw = raw + bias
     if shaping.forget is not None:
         raw = raw - (shaping.forget.q[..., :, None] - shaping.forget.k[..., None, :]).abs().to(raw.dtype)
-    return raw if sees is None else raw.masked_fill(~sees, float("-inf"))
+    if sees is None:
+        return raw
+    return raw.masked_fill(~sees, float("-inf"))
 
 
 def weights(

@@ -122,7 +122,9 @@ def sharing(ring: Ring | None) -> Iterator[None]:
 
 def shared(x: Tensor, seq: Seq) -> tuple[Tensor, Seq]:
     """Return this process's part of a stream x (B, N, D), and its facts; the whole outside of `sharing`."""
-    return (x, seq) if _RingState.ring is None else _RingState.ring.cut(x, seq)
+    if _RingState.ring is None:
+        return (x, seq)
+    return _RingState.ring.cut(x, seq)
 
 
 def _part(seq: Seq, tokens: Tensor) -> Seq:

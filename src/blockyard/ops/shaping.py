@@ -62,7 +62,9 @@ PLAIN = Shaping()
 
 def capped(scores: Tensor, cap: float | None) -> Tensor:
     """Return scores of any shape within plus and minus `cap`."""
-    return scores if cap is None else torch.tanh(scores / cap) * cap
+    if cap is None:
+        return scores
+    return torch.tanh(scores / cap) * cap
 
 
 def with_sink_key(q: Tensor, k: Tensor, v: Tensor, scale: float, shaping: Shaping) -> tuple[Tensor, Tensor, Tensor]:

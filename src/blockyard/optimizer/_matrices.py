@@ -59,7 +59,9 @@ class MatrixOptimizer(GroupedOptimizer):
     def model_problems(self, model: nn.Module) -> list[str]:
         """Return sentences about a model without a trained matrix in a block, or factors that name no parameter."""
         problems = super().model_problems(model)
-        return problems if self.matrices(model) else [NO_MATRIX, *problems]
+        if self.matrices(model):
+            return problems
+        return [NO_MATRIX, *problems]
 
     def matrices(self, model: nn.Module) -> list[nn.Parameter]:
         """Return the parameters that the rule updates: the trainable matrices inside blocks."""
@@ -78,7 +80,9 @@ class MatrixOptimizer(GroupedOptimizer):
             groups = self.groups(model, rest, self.adamw_lr, rule="adam", eps=self.eps)
             fused = fused_available(groups)
             parts.append(torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=fused))
-        return CautiousOptimizer(parts) if self.cautious else CombinedOptimizer(parts)
+        if self.cautious:
+            return CautiousOptimizer(parts)
+        return CombinedOptimizer(parts)
 
 
 class MatrixSteps(BaseOptimizer):

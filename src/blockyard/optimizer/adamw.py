@@ -59,4 +59,6 @@ class AdamW(GroupedOptimizer):
         groups = self.groups(model, rule="adam", eps=self.eps)
         fused = fused_available(groups)
         adamw = torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=fused)
-        return CautiousOptimizer([adamw]) if self.cautious else adamw
+        if self.cautious:
+            return CautiousOptimizer([adamw])
+        return adamw

@@ -60,12 +60,16 @@ class Muon(MatrixOptimizer):
     @classmethod
     def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:
         """Return the rule of the matrices. The rest is updated by Adam."""
-        return "muon_rms" if options.get("scale", "match_rms_adamw") == "match_rms_adamw" else "muon"
+        if options.get("scale", "match_rms_adamw") == "match_rms_adamw":
+            return "muon_rms"
+        return "muon"
 
     @property
     def matrix_rule(self) -> UpdateRule:
         """The size of the updates, by `scale`."""
-        return "muon_rms" if self.scale == "match_rms_adamw" else "muon"
+        if self.scale == "match_rms_adamw":
+            return "muon_rms"
+        return "muon"
 
     def matrix_optimizer(self, groups: list[ParamGroup]) -> Optimizer:
         """Return Muon over these groups."""

@@ -118,7 +118,9 @@ def epsilon_of(
         return None
     parameter = inspect.signature(kind).parameters.get("eps")
     value = options.get("eps", None if parameter is None else parameter.default)
-    return float(value) if isinstance(value, int | float) else None
+    if isinstance(value, int | float):
+        return float(value)
+    return None
 
 
 def names() -> list[str]:

@@ -119,12 +119,16 @@ class MuP(Parametrization):
 
     def base_visits(self, ctx: Context) -> int:
         """Return `base_depth`, or the visits of the model."""
-        return ctx.visits if self.base_depth is None else self.base_depth
+        if self.base_depth is None:
+            return ctx.visits
+        return self.base_depth
 
     def std(self, role: Role, ctx: Context) -> float:
         """Return the factor on the initial standard deviation of a role."""
         # init_std is 1 / sqrt(D) already: hidden weights keep it, and m^(1/2) undoes it for all other roles.
-        return 1.0 if role in GROWING_INPUTS else self.width_ratio(ctx) ** 0.5
+        if role in GROWING_INPUTS:
+            return 1.0
+        return self.width_ratio(ctx) ** 0.5
 
     def factor(self, place: Place, ctx: Context) -> float:
         """Return the factors of the table and the options."""

@@ -407,7 +407,9 @@ def _effects(
     if (data.question or {}).get("ladder"):
         return None  # its levels are sizes, between which the laws say more than a mean over them
     if data.kind == "one_at_a_time":
-        return effects.single_factor_effects(results, levels, terms.baseline) if terms.baseline else None
+        if terms.baseline:
+            return effects.single_factor_effects(results, levels, terms.baseline)
+        return None
     if data.kind in ("grid", "inferred") and len(levels) == len(data.arms) and effects.is_grid(levels):
         seeds = max((len(finite(by_seed)) for by_seed in values.values()), default=0)
         variances = 1.0 if terms.split_ratio is None else inflation(seeds, terms.split_ratio)

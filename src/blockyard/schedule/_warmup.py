@@ -15,7 +15,9 @@ Length = CountOrZero | NonNegative
 
 def to_steps(length: int | float, total: int) -> int:
     """Return a length in steps. An int counts steps, a float is a share of `total`, rounded down."""
-    return length if isinstance(length, int) else int(length * total)
+    if isinstance(length, int):
+        return length
+    return int(length * total)
 
 
 def check_length(key: str, length: int | float) -> None:

@@ -119,11 +119,15 @@ class CosineNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x (B, H, N, K) -> (B, H, N, K)."""
         x = F.normalize(x, dim=-1)
-        return x if self.log_scale is None else x * self._factor().to(x.dtype)
+        if self.log_scale is None:
+            return x
+        return x * self._factor().to(x.dtype)
 
     def linear_part(self, weights: Tensor) -> Tensor:
         """Return the weights after the norm, as `HeadNorm.linear_part` does."""
-        return weights if self.log_scale is None else weights * self._factor().detach().to(weights)
+        if self.log_scale is None:
+            return weights
+        return weights * self._factor().detach().to(weights)
 
     def _factor(self) -> Tensor:
         assert self.log_scale is not None
@@ -145,7 +149,9 @@ class UnitNorm(nn.Module):
 
 def query_norm(kind: QueryKeyNorm, heads: int, head_dim: int) -> nn.Module:
     """Return the norm of queries (B, H, N, K)."""
-    return CosineNorm(heads) if kind == "cosine" else key_norm(kind, heads, head_dim)
+    if kind == "cosine":
+        return CosineNorm(heads)
+    return key_norm(kind, heads, head_dim)
 
 
 def key_norm(kind: QueryKeyNorm, kv_heads: int, head_dim: int) -> nn.Module:
@@ -166,4 +172,6 @@ def key_norm(kind: QueryKeyNorm, kv_heads: int, head_dim: int) -> nn.Module:
 def linear_part(norm: nn.Module, weights: Tensor) -> Tensor:
     """Return weights (H, K, D) of queries or keys as a norm leaves them, but for its factor of each token and head."""
     norms = HeadNorm | FullNorm | HeadLayerNorm | CosineNorm | UnitNorm
-    return norm.linear_part(weights) if isinstance(norm, norms) else weights
+    if isinstance(norm, norms):
+        return norm.linear_part(weights)
+    return weights

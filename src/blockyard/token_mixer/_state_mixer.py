@@ -119,7 +119,9 @@ class StateMixer(TokenMixer):
         order = backwards(seq) if back else seq  # the tokens as they enter the state
 
         def turned(x: Tensor) -> Tensor:  # (B, N, ...), between the order of the sequence and that of reading
-            return reverse(x.flatten(2), seq.valid).view(x.shape) if back else x
+            if back:
+                return reverse(x.flatten(2), seq.valid).view(x.shape)
+            return x
 
         mixed = h if self.conv is None else turned(self.conv(turned(h), order, past))  # (B, N, C)
         # The sums and decays lose too much in half precision: autocast is off, and all parts are in the type of `log`.

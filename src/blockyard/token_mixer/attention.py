@@ -422,7 +422,9 @@ class Attention(TokenMixer):
         if self.takes_keys:
             return EmptyCache()
         cache = self._key_cache(batch_size)
-        return cache if self.conv is None else ConvolvedCache(cache)
+        if self.conv is None:
+            return cache
+        return ConvolvedCache(cache)
 
     def _key_cache(self, batch_size: int) -> KVCache:
         return KVCache(batch_size, self.kv_heads, self.head_dim, self.value_dim)

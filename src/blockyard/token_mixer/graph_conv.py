@@ -85,10 +85,14 @@ class GraphConv(TokenMixer):
         scores = F.leaky_relu(received[..., :, None] + sent[..., None, :], SLOPE)  # (B, H, N, N)
         weights = scores.masked_fill(~joined[:, None], float("-inf")).softmax(-1)
         y = (weights @ h).transpose(1, 2).flatten(2)  # (B, N, D)
-        return y if self.proj_out.bias is None else y + self.proj_out.bias
+        if self.proj_out.bias is None:
+            return y
+        return y + self.proj_out.bias
 
 
 def _real(x: Tensor, seq: Seq) -> Tensor:
     """Return the tokens with zeros at padding."""
     # No edge leads to padding, but zero times infinity is not zero.
-    return x if seq.valid is None else x.masked_fill(~seq.valid[..., None], 0.0)
+    if seq.valid is None:
+        return x
+    return x.masked_fill(~seq.valid[..., None], 0.0)

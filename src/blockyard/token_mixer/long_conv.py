@@ -259,8 +259,12 @@ class LongConv(TokenMixer):
 
 def _real(x: Tensor, seq: Seq) -> Tensor:
     """Return x (B, N, C) with zeros at padding."""
-    return x if seq.valid is None else x.masked_fill(~seq.valid[..., None], 0.0)
+    if seq.valid is None:
+        return x
+    return x.masked_fill(~seq.valid[..., None], 0.0)
 
 
 def _traits(traits: Traits, coordinates: str) -> Traits:
-    return traits if coordinates == "index" else replace(traits, causal=False, padding=False, packing=False)
+    if coordinates == "index":
+        return traits
+    return replace(traits, causal=False, padding=False, packing=False)

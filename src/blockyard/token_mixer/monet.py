@@ -70,7 +70,9 @@ class MONet(TokenMixer):
         self.proj_out = residual(ctx, self.hidden, ctx.dim, bias=bias)
 
     def _norm(self, norms: bool) -> nn.Module:
-        return nn.LayerNorm(self.hidden, eps=1e-6) if norms else nn.Identity()
+        if norms:
+            return nn.LayerNorm(self.hidden, eps=1e-6)
+        return nn.Identity()
 
     def init_weights(self, init: Init) -> None:
         """Let the product start at the scale of the linear part."""

@@ -232,7 +232,9 @@ def finished(folder: Path, shard: ShardPlan, dtype: str) -> ShardRecord | None:
         size = (folder / shard.file).stat().st_size
     except (OSError, ValueError):
         return None
-    return cast(ShardRecord, record) if size == record["tokens"] * np.dtype(dtype).itemsize else None
+    if size == record["tokens"] * np.dtype(dtype).itemsize:
+        return cast(ShardRecord, record)
+    return None
 
 
 def write_shard(folder: Path, shard: ShardPlan, dtype: str) -> ShardRecord:

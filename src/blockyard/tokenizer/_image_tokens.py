@@ -47,7 +47,9 @@ class ImageTokens(ImageTokenizer):
     @property
     def codes_seed(self) -> int:
         """The seed of random numbers in `fit`: `fit_seed`, or the seed of the run."""
-        return self.run_seed if self.fit_seed is None else self.fit_seed
+        if self.fit_seed is None:
+            return self.run_seed
+        return self.fit_seed
 
     def layout(self, data: DataSpec, grid: tuple[int, int], codes: int) -> TokenSpec:
         """Return the tokens of a grid of `codes` ids.

@@ -101,7 +101,9 @@ class AudioVQ(SoundTokenizer):
     @property
     def codes_seed(self) -> int:
         """The seed of random numbers in `fit`: `fit_seed`, or the seed of the run."""
-        return self.run_seed if self.fit_seed is None else self.fit_seed
+        if self.fit_seed is None:
+            return self.run_seed
+        return self.fit_seed
 
     def spec(self, data: DataSpec) -> TokenSpec:
         """Return `levels` tokens a frame, and an end token. Raises ValueError for sounds that are only read."""

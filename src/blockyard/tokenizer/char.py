@@ -78,11 +78,15 @@ class Char(LookupTokenizer, TextTokenizer):
 
     def to_tokenizers(self) -> tokenizers.Tokenizer | None:
         """Return a table of the characters; None before `fit`."""
-        return closed_vocabulary(self._text[1:], r"[\s\S]") if self._fitted else None
+        if self._fitted:
+            return closed_vocabulary(self._text[1:], r"[\s\S]")
+        return None
 
     def state(self) -> TokenizerState:
         """Return the characters in the order of their token ids, from 1."""
-        return {"symbols": "".join(self._text[1:])} if self._fitted else {}
+        if self._fitted:
+            return {"symbols": "".join(self._text[1:])}
+        return {}
 
     def load_state(self, state: TokenizerState) -> None:
         """Restore a `state`. Raises ValueError if it is damaged."""

@@ -176,7 +176,9 @@ def mel_filters(window: int, mels: int, rate: int) -> Tensor:
     log_step = math.log(6.4) / 27  # logarithm of the ratio of two mels above
 
     def mel(hertz: float) -> float:
-        return hertz / linear if hertz < 1000 else 15 + math.log(hertz / 1000) / log_step
+        if hertz < 1000:
+            return hertz / linear
+        return 15 + math.log(hertz / 1000) / log_step
 
     edges = torch.linspace(0, mel(rate / 2), mels + 2, dtype=torch.float64, device="cpu")
     edges = torch.where(edges < 15, edges * linear, 1000 * torch.exp((edges - 15) * log_step))  # Hz

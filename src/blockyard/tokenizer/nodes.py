@@ -104,7 +104,9 @@ class Nodes(GraphTokenizer):
 
     def state(self) -> TokenizerState:
         """Return the values of each column, and the rows of edges."""
-        return {"nodes": self._nodes, "edges": self._edges} if self._fitted else {}
+        if self._fitted:
+            return {"nodes": self._nodes, "edges": self._edges}
+        return {}
 
     def load_state(self, state: TokenizerState) -> None:
         """Restore a `state`. Raises ValueError if it is damaged."""

@@ -105,7 +105,9 @@ class PatchCodes(ImageTokens):
 
     def state(self) -> TokenizerState:
         """Return the centres, one list of values from 0 to 1 for each."""
-        return {} if self._centres is None else {"codes": self._centres.double().tolist()}
+        if self._centres is None:
+            return {}
+        return {"codes": self._centres.double().tolist()}
 
     def load_state(self, state: TokenizerState) -> None:
         """Restore a `state`. Raises ValueError if it is damaged, or of other options."""

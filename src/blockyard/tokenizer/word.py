@@ -68,7 +68,9 @@ class Word(LookupTokenizer, TextTokenizer):
 
     def to_tokenizers(self) -> tokenizers.Tokenizer | None:
         """Return a table of the words; None before `fit`."""
-        return closed_vocabulary(self._text[1:], _pattern()) if self._fitted else None
+        if self._fitted:
+            return closed_vocabulary(self._text[1:], _pattern())
+        return None
 
     def state(self) -> TokenizerState:
         """Return the words in the order of their token ids, from 1."""

@@ -277,7 +277,9 @@ class Init:
 
     def _facts(self, components: Components, source: Source) -> SourceFacts | None:
         """Return the facts of a source that is a run; None for a file."""
-        return None if source.run is None else facts_of_run(source.run, allow_of(components.config))
+        if source.run is None:
+            return None
+        return facts_of_run(source.run, allow_of(components.config))
 
     def trained(self, model: nn.Module) -> list[nn.Parameter]:
         """Return the parameters that are trained at some step."""

@@ -60,7 +60,9 @@ class Choice:
     @cached_property
     def summary(self) -> str:
         """One line: the YAML's first comment, as several YAMLs may have one class, or the docstring's first line."""
-        return self._comments[0] if self._comments else self._docstring.partition("\n")[0]
+        if self._comments:
+            return self._comments[0]
+        return self._docstring.partition("\n")[0]
 
     @cached_property
     def source(self) -> str:
@@ -137,7 +139,9 @@ def run_keys() -> tuple[str, ...]:
 
 def hydra_key(family: str) -> str:
     """Return the name of a family in a defaults list: `tokenizer`, or `tokenizer@source_tokenizer`."""
-    return f"{OF_SOURCE[family]}@{family}" if family in OF_SOURCE else family
+    if family in OF_SOURCE:
+        return f"{OF_SOURCE[family]}@{family}"
+    return family
 
 
 def groups() -> tuple[str, ...]:
@@ -177,7 +181,9 @@ def docstring(target: str) -> str:
     """Return the module docstring of a dotted class, without importing it; "" where there is none."""
     path = _module_file(target.rpartition(".")[0])
     try:
-        return _docstring(path, stamp(path)) if path is not None else ""
+        if path is not None:
+            return _docstring(path, stamp(path))
+        return ""
     except OSError:
         return ""
 
@@ -189,7 +195,9 @@ def _docstring(path: Path, stamp: tuple[int, ...]) -> str:
     if plain:
         return cleandoc(plain[1])
     tree = _parsed(path, stamp)
-    return "" if tree is None else ast.get_docstring(tree) or ""
+    if tree is None:
+        return ""
+    return ast.get_docstring(tree) or ""
 
 
 @lru_cache(maxsize=256)
@@ -266,7 +274,9 @@ def _is_parameter(field: ast.AnnAssign) -> bool:
 
 
 def _dotted(node: ast.expr) -> str:
-    return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+    if isinstance(node, ast.Name | ast.Attribute):
+        return ast.unparse(node)
+    return ""
 
 
 def _imported(name: str, module: str, tree: ast.Module) -> str:
@@ -283,12 +293,16 @@ def _imported(name: str, module: str, tree: ast.Module) -> str:
 def option_name(parameter: str) -> str:
     """Return the config key of a constructor's parameter: `from` for `from_`, as Python reserves the name."""
     bare = parameter.removesuffix("_")
-    return bare if bare != parameter and keyword.iskeyword(bare) else parameter
+    if bare != parameter and keyword.iskeyword(bare):
+        return bare
+    return parameter
 
 
 def parameter_name(option: str) -> str:
     """Return the constructor's parameter of a config key."""
-    return f"{option}_" if keyword.iskeyword(option) else option
+    if keyword.iskeyword(option):
+        return f"{option}_"
+    return option
 
 
 def content(path: Path) -> Any:

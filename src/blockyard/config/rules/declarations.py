@@ -100,7 +100,9 @@ class Facts:
         """The tokens that the tokenizer makes of the data, as the objective, where there is one, changes them."""
         tokens: TokenSpec = self["tokenizer"].target(**self["tokenizer"].options).spec(self.data)
         objective = self.picks.get("objective") if self.spec is None else None
-        return tokens if objective is None else objective.target(**objective.options).tokens(tokens)
+        if objective is None:
+            return tokens
+        return objective.target(**objective.options).tokens(tokens)
 
     @property
     def traits(self) -> Traits:
@@ -127,7 +129,9 @@ class Facts:
     def axes(self) -> int:
         """A, the number of coordinate axes of a token."""
         declared = self["tokenizer"].target.axes
-        return self.tokens.axes if declared is None else int(declared)
+        if declared is None:
+            return self.tokens.axes
+        return int(declared)
 
     @property
     def latents(self) -> bool:
@@ -157,7 +161,9 @@ def of_source(rule: Rule) -> Rule:
         if f.source is None or not set(rule.pair) <= f.source.picks.keys():
             return None
         alike = not f.reads_source and not any(key in f.picks for key in OF_SOURCE)
-        return None if alike and f.data.modality == f.source.data.modality and rule.reason(f) else rule.reason(f.source)
+        if alike and f.data.modality == f.source.data.modality and rule.reason(f):
+            return None
+        return rule.reason(f.source)
 
     reason.__name__ = f"{rule.reason.__name__}_of_source"
     first, second = (by_family.get(family, family) for family in rule.pair)

@@ -40,7 +40,9 @@ class Installed:
 
 def installed() -> tuple[Installed, ...]:
     """Return the packages of all entry points, by name; none with BLOCKYARD_COMPONENTS=none."""
-    return () if os.environ.get(VARIABLE) == "none" else _discover()
+    if os.environ.get(VARIABLE) == "none":
+        return ()
+    return _discover()
 
 
 def installed_packages() -> tuple[str, ...]:

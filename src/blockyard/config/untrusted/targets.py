@@ -25,7 +25,9 @@ def allowed(target: str, allow: list[str]) -> bool:
 @lru_cache(maxsize=4096)
 def _package(target: str) -> str:
     """Return the package of a dotted name; "" for a text that is none."""
-    return target.split(".")[0] if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", target) else ""
+    if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", target):
+        return target.split(".")[0]
+    return ""
 
 
 def own_packages(allow: Iterable[str]) -> tuple[str, ...]:

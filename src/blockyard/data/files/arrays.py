@@ -85,7 +85,9 @@ def _checked(path: Path, name: str, array: np.ndarray) -> np.ndarray:
     if array.ndim == 0 or not array.size:
         raise UserError(f"{path}, {name}: an empty array, of shape {array.shape}")
     # Torch takes no numbers whose bytes are in the order of another machine.
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    if array.dtype.isnative:
+        return array
+    return array.astype(array.dtype.newbyteorder("="))
 
 
 def kind_of(values: np.ndarray, kind: Kind | Literal["auto"], where: str) -> Kind:
@@ -152,7 +154,9 @@ def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
     """Return channels, height and width of an image of the array, (H, W), (C, H, W) or (H, W, C)."""
     if len(shape) == 2:
         return (1, shape[0], shape[1])
-    return (shape[2], shape[0], shape[1]) if channels_are_last(shape) else (shape[0], shape[1], shape[2])
+    if channels_are_last(shape):
+        return (shape[2], shape[0], shape[1])
+    return (shape[0], shape[1], shape[2])
 
 
 def channels_are_last(shape: tuple[int, ...]) -> bool:

@@ -57,7 +57,9 @@ def _undirected(graph: Graph) -> Graph:
             raise ValueError(
                 f"bond {[end, start]} has the codes {codes} in its two directions; bonds have no direction"
             )
-    return graph if len(kept) == len(graph.ends) else replace(graph, ends=graph.ends[kept], edges=graph.edges[kept])
+    if len(kept) == len(graph.ends):
+        return graph
+    return replace(graph, ends=graph.ends[kept], edges=graph.edges[kept])
 
 
 def _parts(count: int, ends: np.ndarray) -> int:

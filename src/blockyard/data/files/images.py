@@ -110,7 +110,9 @@ def _turned(stored: Image) -> Image:
 
     # ImageOps.exif_transpose fails for sound pixels with damaged EXIF data, which it writes again.
     turn = _TURNS.get(_orientation(stored))
-    return stored if turn is None else stored.transpose(Transpose[turn])
+    if turn is None:
+        return stored
+    return stored.transpose(Transpose[turn])
 
 
 def _orientation(stored: Image) -> int:

@@ -211,7 +211,9 @@ def _label(value: Any) -> str | None:
         return None
     if isinstance(value, str) and not value.strip():
         return None
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
 
 
 def refuse_lines(path: Path, problems: list[tuple[int, str]]) -> None:

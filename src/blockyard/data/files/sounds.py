@@ -52,7 +52,9 @@ class SoundFiles:
         return spelled(name, self._exists) is not None
 
     def _exists(self, name: str) -> bool:
-        return name in self.members if self.archive is not None else (self.root / name).is_file()
+        if self.archive is not None:
+            return name in self.members
+        return (self.root / name).is_file()
 
     def content(self, name: str) -> bytes:
         """Return the bytes of a file."""

@@ -15,4 +15,6 @@ def split_number(name: str) -> int | None:
 def split_of_file(name: str) -> str | None:
     """Return train, validation or test where a name begins with a name of it: train.bin, val_000.bin; else None."""
     first = name.partition(".")[0].replace("-", "_").partition("_")[0].rstrip("0123456789").lower()
-    return ("train", "validation", "test")[SPLIT_NUMBERS[first]] if first in SPLIT_NUMBERS else None
+    if first in SPLIT_NUMBERS:
+        return ("train", "validation", "test")[SPLIT_NUMBERS[first]]
+    return None

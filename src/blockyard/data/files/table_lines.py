@@ -34,4 +34,6 @@ def row_lines(path: Path) -> list[int]:
 def location(path: Path, row: int) -> str:
     """Return the location of row `row`, from 0, in a file: "line 5" in a CSV, "row 4" in other files."""
     lines = row_lines(path)
-    return f"line {lines[row]}" if row < len(lines) else f"row {row + 1}"
+    if row < len(lines):
+        return f"line {lines[row]}"
+    return f"row {row + 1}"

@@ -153,7 +153,9 @@ def _plain_type(kind: pyarrow.DataType) -> pyarrow.DataType:
 
     if pa.types.is_string_view(kind) or pa.types.is_large_string(kind):
         return pa.string()
-    return pa.large_binary() if pa.types.is_binary_view(kind) else kind
+    if pa.types.is_binary_view(kind):
+        return pa.large_binary()
+    return kind
 
 
 def as_text(what: str, cells: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:

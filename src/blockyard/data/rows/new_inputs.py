@@ -63,7 +63,9 @@ class ModalityReader(InputReader):
         if spec.source is not None:
             return self._texts_with_images(inputs, spec, spec.source)
         if spec.modality == "image":
-            return self._source_files(inputs, SUFFIXES, "image") if self.source else self._images(inputs)
+            if self.source:
+                return self._source_files(inputs, SUFFIXES, "image")
+            return self._images(inputs)
         if spec.modality == "audio" and isinstance(self.data, SourceFiles):
             return self._source_files(inputs, SOUND_SUFFIXES, "sound")
         if spec.modality == "text" and isinstance(self.tokenizer, TextTokenizer) and not spec.joined:

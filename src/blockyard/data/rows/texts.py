@@ -51,7 +51,9 @@ class TextRows(RowKind):
         """The columns of texts. Raises UserError where the first is not named."""
         if self.text is None:
             raise UserError("data.text=null: a row has nothing to read; name data.text, data.image or data.columns")
-        return (self.text,) if self.pair is None else (self.text, self.pair)
+        if self.pair is None:
+            return (self.text,)
+        return (self.text, self.pair)
 
     def columns(self) -> dict[str, str]:
         """Return the columns of the texts."""
@@ -64,7 +66,9 @@ class TextRows(RowKind):
     def keys(self, rows: TableRows) -> list[Hashable]:
         """Return the text of each row, or both."""
         columns = [rows.texts(name) for name in self.texts]
-        return list(columns[0]) if len(columns) == 1 else list(zip(*columns, strict=True))
+        if len(columns) == 1:
+            return list(columns[0])
+        return list(zip(*columns, strict=True))
 
     def splits(self, assigned: AssignedRows, tokenizer: Tokenizer) -> tuple[Splits, str]:
         """Return the splits; fit the tokenizer on the texts of training unless it has a state."""

@@ -89,7 +89,9 @@ def channels_first(images: Tensor, *, last: bool) -> Tensor:
     """Return images (B, height, width), (B, C, height, width), or with C last, as (B, C, height, width)."""
     if images.ndim == 3:
         return images[:, None]
-    return images.permute(0, 3, 1, 2).contiguous() if last else images
+    if last:
+        return images.permute(0, 3, 1, 2).contiguous()
+    return images
 
 
 def moments(rows: ArrayRows, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -147,4 +149,6 @@ def image_array_splits(
     scale = None if isinstance(tokenizer, ImageTokenizer) else Moments.of(images)
     preprocess = (Preprocess(scale, part_augment) for part_augment in (augment, Augment(), Augment()))
     splits = [ImageArraySplit(*part, last=last) for part in zip(rows, targets, preprocess, strict=True)]
-    return token_splits(splits, tokenizer, images, spec) if isinstance(tokenizer, ImageTokenizer) else Splits(*splits)
+    if isinstance(tokenizer, ImageTokenizer):
+        return token_splits(splits, tokenizer, images, spec)
+    return Splits(*splits)

@@ -77,7 +77,9 @@ class Augment:
         order: (B,), their sample indices
         """
         images = self.shift_and_flip(images, order, key)
-        return images if key is None or not self.operations else self._each(self._changed, "rand", images, order, key)
+        if key is None or not self.operations:
+            return images
+        return self._each(self._changed, "rand", images, order, key)
 
     def change_floats(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
         """Crop float images (B, C, H, W) after they were normalized, then erase a rectangle of some."""
@@ -105,7 +107,9 @@ class Augment:
         scale = 255 / (self.levels - 1)
         image = image if self.levels == 256 else (image * scale).round().to(torch.uint8)
         changed = to_tensor(self._rand_augment(to_pil_image(image)))  # Pillow is three times as fast as tensors here
-        return changed if self.levels == 256 else (changed / scale).round().to(torch.uint8)
+        if self.levels == 256:
+            return changed
+        return (changed / scale).round().to(torch.uint8)
 
     def _each(self, transform: Any, stream: str, images: Tensor, order: Tensor, key: int) -> Tensor:
         changed = torch.empty_like(images, memory_format=torch.contiguous_format)

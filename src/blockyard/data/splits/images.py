@@ -181,7 +181,9 @@ def image_splits(
     moments = None if isinstance(tokenizer, ImageTokenizer) else Moments.of(images)
     augments = (augment, Augment(), Augment())
     splits = [kind(part, Preprocess(moments, part_augment)) for part, part_augment in zip(parts, augments, strict=True)]
-    return token_splits(splits, tokenizer, images, spec) if isinstance(tokenizer, ImageTokenizer) else Splits(*splits)
+    if isinstance(tokenizer, ImageTokenizer):
+        return token_splits(splits, tokenizer, images, spec)
+    return Splits(*splits)
 
 
 class Selection(Protocol):

@@ -380,7 +380,9 @@ def _tensor(value: Any, where: str) -> Tensor:
         raise UserError(f"{where} is a {type(value).__name__}; it should be a number, an array, a tensor or an image")
     if tensor.dtype == torch.uint8 and tensor.ndim >= 3:
         return tensor.float() / 255
-    return tensor.float() if tensor.is_floating_point() else tensor.long()
+    if tensor.is_floating_point():
+        return tensor.float()
+    return tensor.long()
 
 
 def _contents(split: Split) -> list[Tensor | str]:

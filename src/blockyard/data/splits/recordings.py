@@ -265,7 +265,12 @@ class GeneratedRecordings(RecordingData):
             generator = torch.Generator().manual_seed(mix(self.stream, self.data_seed, candidate))
             text = self.draw(generator)
             share = mix("split", text) / 2**63
-            part = 1 if share < HELD_OUT else 2 if share < 2 * HELD_OUT else 0
+            if share < HELD_OUT:
+                part = 1
+            elif share < 2 * HELD_OUT:
+                part = 2
+            else:
+                part = 0
             if len(splits[part]) < counts[part]:
                 splits[part].append(Recording(f"{self.thing} {candidate}", self.sound(text, generator), text))
             candidate += 1

@@ -281,7 +281,9 @@ def _frequency(dates: pandas.DatetimeIndex) -> Any:
     with warnings.catch_warnings():  # pandas 4 will return an offset in place of its name; both are read
         warnings.simplefilter("ignore", FutureWarning)
         warnings.simplefilter("ignore", DeprecationWarning)
-        return pandas.infer_freq(dates) if len(dates) >= 3 else None
+        if len(dates) >= 3:
+            return pandas.infer_freq(dates)
+        return None
 
 
 def occurs_twice(time: datetime) -> bool:

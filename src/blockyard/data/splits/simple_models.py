@@ -35,7 +35,9 @@ def equally_spaced(count: int, most: int) -> Tensor:
 
 def sampled(verb: str, used: int, count: int) -> str | None:
     """Return "fitted on 5,000 of 60,000 samples", or None where all are used."""
-    return None if used == count else f"{verb} on {used:,} of {count:,} samples"
+    if used == count:
+        return None
+    return f"{verb} on {used:,} of {count:,} samples"
 
 
 def majority_model(counts: Tensor) -> SimpleModel:

@@ -60,7 +60,9 @@ class Windows:
 
     def first(self, count: int) -> Windows:
         """Return the text of the first `count` sequences."""
-        return self if count == len(self) else self.at_length(count, 1)
+        if count == len(self):
+            return self
+        return self.at_length(count, 1)
 
     def at_length(self, count: int, factor: int) -> Windows:
         """Return the text of the first `count` sequences in sequences `factor` times as long."""

@@ -120,7 +120,9 @@ def _gap(probe: nn.Module, batch: Batch, first: int, vocabulary: int) -> int | N
     gaps = (after - before)[:, :first].abs().amax((0, 2))  # (first,)
     size = float(before.square().mean().sqrt())
     changed_tokens = (gaps > _TOLERANCE * size).nonzero()
-    return int(changed_tokens[0]) if len(changed_tokens) else None
+    if len(changed_tokens):
+        return int(changed_tokens[0])
+    return None
 
 
 def _stirred(model: nn.Module) -> nn.Module:

@@ -251,7 +251,9 @@ def _alone(learner: Learner, batch: Batch) -> StepResult:
 
 def _generators(device: torch.device) -> list[Tensor]:
     states = [torch.random.get_rng_state()]
-    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
+    if device.type == "cuda":
+        return [*states, torch.cuda.get_rng_state(device)]
+    return states
 
 
 def _set_generators(device: torch.device, states: list[Tensor]) -> None:
@@ -314,7 +316,9 @@ class _Folded(torch.autograd.Function):
 
 def _leading(x: Tensor, axis: int | None, count: int) -> Tensor:
     """Return x with the axis of the learners in front; expanded where it has none."""
-    return x.expand(count, *x.shape) if axis is None else x.movedim(axis, 0)
+    if axis is None:
+        return x.expand(count, *x.shape)
+    return x.movedim(axis, 0)
 
 
 class _FoldAttention(TorchFunctionMode):

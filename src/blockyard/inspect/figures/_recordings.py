@@ -75,4 +75,6 @@ def _panels(sample: Sample, layer: LayerAttention | None, title: str) -> list[Pa
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    if len(text) <= _LONGEST:
+        return text
+    return text[: _LONGEST - 1] + "…"

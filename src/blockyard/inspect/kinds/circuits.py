@@ -137,7 +137,9 @@ def _row(head: HeadCircuits, spectra: HeadSpectra) -> dict[str, str]:
 
 
 def _positive(spectrum: Spectrum | None) -> str:
-    return "" if spectrum is None or math.isnan(spectrum.positive) else f"{spectrum.positive:+.2f}"
+    if spectrum is None or math.isnan(spectrum.positive):
+        return ""
+    return f"{spectrum.positive:+.2f}"
 
 
 def spectrum_pages(heads: Sequence[HeadCircuits], spectra: Sequence[HeadSpectra]) -> Iterator[Page]:

@@ -264,7 +264,9 @@ def _numbers(stage: PermutedStage) -> dict[str, object]:
 
 
 def _shown(stage: PermutedStage) -> str:
-    return "0" if stage.relative < EXACT else f"{stage.relative:.3g}"
+    if stage.relative < EXACT:
+        return "0"
+    return f"{stage.relative:.3g}"
 
 
 def _verdict(result: Permuted) -> str:

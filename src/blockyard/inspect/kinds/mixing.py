@@ -65,7 +65,12 @@ def pattern(norms: Tensor, grid: tuple[int, ...] | None = None, prefix: int = 0)
         return "strictly causal: all previous tokens"
     if back == ahead == 0 and _has_edge(norms, distance != 0, distance == 0):
         return "itself only"
-    extent = "all" if ahead > 0 else "causal" if ahead == 0 else "strictly causal"
+    if ahead > 0:
+        extent = "all"
+    elif ahead == 0:
+        extent = "causal"
+    else:
+        extent = "strictly causal"
     if grid is not None and len(grid) == 2 and prefix == 0 and grid[0] * grid[1] == count:
         rows, columns = ((i[:, None] - i).abs() for i in (index // grid[1], index % grid[1]))  # 2 x (N, N)
         down, across = int(rows[nonzero].max()), int(columns[nonzero].max())
@@ -76,7 +81,12 @@ def pattern(norms: Tensor, grid: tuple[int, ...] | None = None, prefix: int = 0)
     elif back < count - 1 and ahead < count - 1:
         ends_back = _has_edge(norms, distance > back, distance == back)
         if ends_back and _has_edge(norms, distance < -ahead, distance == -ahead):
-            reach = " and itself" if ahead == 0 else f" to {ahead} after" if ahead > 0 else ""
+            if ahead == 0:
+                reach = " and itself"
+            elif ahead > 0:
+                reach = f" to {ahead} after"
+            else:
+                reach = ""
             return f"band: {back} before{reach}"
         after = f" before and {ahead} after" if ahead > 0 else ""
         return f"{extent}, fading: below 1e-5 beyond {back}{after}"

@@ -112,4 +112,6 @@ def _names(arms: Sequence[ArmRow], *, differences: bool = False, failed: bool = 
     if len(arms) > _MAX_NAMED:
         parts.append(f"{len(arms) - _MAX_NAMED} more")
     *before, last = parts
-    return f"{', '.join(before)} and {last}" if before else last
+    if before:
+        return f"{', '.join(before)} and {last}"
+    return last

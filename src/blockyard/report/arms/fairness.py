@@ -45,7 +45,9 @@ def warnings(data: ComparisonInput, metric: str, margin: float | None = None) ->
 
 
 def _fingerprint(run: LoadedRun) -> Hashable:
-    return str(run.data["fingerprint"])[:12] if run.data.get("fingerprint") else None
+    if run.data.get("fingerprint"):
+        return str(run.data["fingerprint"])[:12]
+    return None
 
 
 def _split_sizes(run: LoadedRun) -> Hashable:
@@ -55,7 +57,9 @@ def _split_sizes(run: LoadedRun) -> Hashable:
 
 def _precision(run: LoadedRun) -> Hashable:
     precision = run.summary.get("precision")
-    return precision.get("precision") if isinstance(precision, dict) else precision
+    if isinstance(precision, dict):
+        return precision.get("precision")
+    return precision
 
 
 def _summary_value(key: str) -> Fact:
@@ -243,13 +247,17 @@ def _commit(run: LoadedRun) -> Hashable:
     if not git.get("commit"):
         return None
     commit = str(git["commit"])[:10]
-    return f"{commit} with changes {git['diff_hash']}" if git.get("diff_hash") else commit
+    if git.get("diff_hash"):
+        return f"{commit} with changes {git['diff_hash']}"
+    return commit
 
 
 def _version(package: str) -> Fact:
     def version(run: LoadedRun) -> Hashable:
         versions = run.facts.get("versions")
-        return versions.get(package) if isinstance(versions, dict) else None
+        if isinstance(versions, dict):
+            return versions.get(package)
+        return None
 
     return version
 

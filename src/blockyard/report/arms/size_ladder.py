@@ -111,7 +111,9 @@ def _worth(times: float | None, interval: Limits | None) -> str:
 
 
 def _gap(arm: LadderArmRow) -> str:
-    return "" if arm.trend is None else f" (the gap {arm.trend})"
+    if arm.trend is None:
+        return ""
+    return f" (the gap {arm.trend})"
 
 
 def _group(arm: ArmRuns, factor: str) -> str:

@@ -51,7 +51,9 @@ def written_texts(records: Iterable[LoadedRun]) -> WrittenTable | None:
         except (OSError, ValueError) as error:
             left_out.append(f"{record.run}: {error}")
     if not by_arm:
-        return WrittenTable(arms={}, rows=[], of=0, left_out=left_out) if left_out else None
+        if left_out:
+            return WrittenTable(arms={}, rows=[], of=0, left_out=left_out)
+        return None
     first = next(iter(by_arm.values()))[1]
     same = {arm: samples for arm, (_, samples) in by_arm.items() if _sources(samples) == _sources(first)}
     left_out += [f"{record.run}: other sources" for arm, (record, _) in by_arm.items() if arm not in same]

@@ -115,7 +115,9 @@ def _small(path: Path) -> Iterator[None]:
 
 
 def _content(source: Source) -> bytes:
-    return source if isinstance(source, bytes) else read_member(source)
+    if isinstance(source, bytes):
+        return source
+    return read_member(source)
 
 
 def _digest(member: str, source: Source) -> tuple[str, int]:

@@ -170,9 +170,9 @@ def _exact(value: Any) -> str:
 
 def _apart(was: float, now: float) -> str:
     scale = max(abs(was), abs(now))
-    return (
-        f"a difference of {abs(was - now) / scale:.1g} of its size" if math.isfinite(scale) and scale else "not alike"
-    )
+    if math.isfinite(scale) and scale:
+        return f"a difference of {abs(was - now) / scale:.1g} of its size"
+    return "not alike"
 
 
 def _unlike_predictions(recorded: Path, repeated: Path) -> tuple[int, list[str]]:

@@ -42,7 +42,9 @@ def scrubbed(value: Any, recorded: tuple[str, ...] = ()) -> Any:
             }
         if isinstance(item, list | tuple):
             return [copied(each, key) for each in item]
-        return _without_paths(item, folders) if isinstance(item, str) else item
+        if isinstance(item, str):
+            return _without_paths(item, folders)
+        return item
 
     return without_secrets(copied(value, ""))
 
@@ -52,7 +54,9 @@ def _without_paths(text: str, folders: list[str]) -> str:
         return text
     if whole := _WHOLE.fullmatch(text):
         name = whole["path"].rstrip("/").rpartition("/")[2]
-        return f"{whole['key'] or ''}{PATH}/{name}" if name else text
+        if name:
+            return f"{whole['key'] or ''}{PATH}/{name}"
+        return text
     for folder in folders:
         text = text.replace(f"{folder}/", f"{PATH}/").replace(folder, PATH)
     return _INSIDE.sub(lambda match: f"{PATH}/{match[1]}", text)
@@ -64,4 +68,6 @@ def scrubbed_keys(config: Any, key: str = "") -> list[str]:
         return [dotted for name, item in config.items() for dotted in scrubbed_keys(item, f"{key}.{name}".lstrip("."))]
     if isinstance(config, list | tuple):
         return [dotted for index, item in enumerate(config) for dotted in scrubbed_keys(item, f"{key}.{index}")]
-    return [key] if isinstance(config, str) and PATH in config else []
+    if isinstance(config, str) and PATH in config:
+        return [key]
+    return []

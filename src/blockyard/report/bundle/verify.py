@@ -212,7 +212,9 @@ def _alike(recorded: Any, computed: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    return f"{value:.9g}" if isinstance(value, float) else quoted(value)
+    if isinstance(value, float):
+        return f"{value:.9g}"
+    return quoted(value)
 
 
 def _page(base: Path, recorded: dict[str, Any], notes: list[str]) -> Iterator[str]:
@@ -234,7 +236,9 @@ def _data_of(page: str) -> str | None:
     """Return the data that a page shows, which may come from a stranger; None without any."""
     _, begin, rest = page.partition('<script type="application/json" id="data">')  # as every version has written it
     data, end, _ = rest.partition("</script>")
-    return html.unescape(data).strip() if begin and end else None
+    if begin and end:
+        return html.unescape(data).strip()
+    return None
 
 
 def _recompute(records: Iterable[LoadedRun], result: Verified) -> None:

@@ -207,7 +207,9 @@ def _data(loaded: Loaded) -> str:
 def _docstring(data: DataModule) -> str:
     """Return the docstring of the module of a data set of blockyard's own; "" of anybody else's."""
     name = type(data).__module__
-    return (sys.modules[name].__doc__ or "") if name.startswith("blockyard.") else ""
+    if name.startswith("blockyard."):
+        return sys.modules[name].__doc__ or ""
+    return ""
 
 
 def _use(model: LibraryModel) -> Iterator[str]:

@@ -184,7 +184,9 @@ def _options(record: RunRecord) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _differing(options: list[dict[str, str]]) -> list[str]:

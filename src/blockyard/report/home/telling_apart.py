@@ -61,4 +61,6 @@ def _best(
 
 
 def _hashable(value: object) -> Hashable:
-    return format_value(value) if isinstance(value, list | dict) else value
+    if isinstance(value, list | dict):
+        return format_value(value)
+    return value

@@ -262,7 +262,9 @@ def averaged(settings: Sequence[Sequence[LoadedRun]]) -> dict[str, dict[int, flo
 def value_of(run: RunConfig, key: str) -> Any:
     """Return the value of a dotted key, or the choice of a family."""
     node = tree.get(run.config, key, absent=None)
-    return choice_name(run, key) if isinstance(node, dict) and "_target_" in node else node
+    if isinstance(node, dict) and "_target_" in node:
+        return choice_name(run, key)
+    return node
 
 
 def _natural_order(text: str) -> tuple[float, str]:

@@ -279,7 +279,9 @@ def keep_best_trials(paths: Sequence[Path], listed: Collection[Path]) -> tuple[l
 def _study(path: Path) -> _Study | None:
     try:
         trial = read_json(path / RUN).get(TRIAL)
-        return _Study(str(trial["storage"]), str(trial["study"])) if isinstance(trial, dict) else None
+        if isinstance(trial, dict):
+            return _Study(str(trial["storage"]), str(trial["study"]))
+        return None
     except (OSError, ValueError, KeyError, AttributeError):
         return None
 

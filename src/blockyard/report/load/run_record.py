@@ -102,7 +102,9 @@ def _read_mapping(path: Path) -> tuple[dict[str, Any], str | None]:
         return {}, None
     except (OSError, ValueError) as error:
         return {}, f"{path.name} is damaged ({error})"
-    return (content, None) if isinstance(content, dict) else ({}, f"{path.name} is damaged (not a mapping)")
+    if isinstance(content, dict):
+        return (content, None)
+    return ({}, f"{path.name} is damaged (not a mapping)")
 
 
 def _not_finite(metrics: object) -> list[str]:

@@ -97,7 +97,9 @@ def link(path: str | None, folder: Path | None) -> str | None:
     if path is None or folder is None:
         return None
     relative = quote(os.path.relpath(path, folder.absolute()).replace(os.sep, "/"))
-    return relative if relative.startswith("../") else f"./{relative}"
+    if relative.startswith("../"):
+        return relative
+    return f"./{relative}"
 
 
 def policy(*, live: bool = False) -> str:
@@ -145,7 +147,9 @@ def _without_script(comparison: ComparisonDocument) -> str:
 
 
 def _text(value: Any) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return str(value)
 
 
 def read_part(name: str) -> str:

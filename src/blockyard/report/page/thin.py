@@ -52,7 +52,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         if not math.isfinite(value):
             return None
-        return int(value) if value.is_integer() and abs(value) < 1e15 else float(f"{value:.{_DIGITS}g}")
+        if value.is_integer() and abs(value) < 1e15:
+            return int(value)
+        return float(f"{value:.{_DIGITS}g}")
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

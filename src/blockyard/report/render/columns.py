@@ -196,7 +196,9 @@ def with_prefix(value: float, base: int = 1000) -> str:
         power += 1
     if base != 1024:
         return f"{value:.3g}{_PREFIXES[power]}"
-    return f"{value:.3g}{_PREFIXES[power]}iB" if power else f"{value:.3g}B"
+    if power:
+        return f"{value:.3g}{_PREFIXES[power]}iB"
+    return f"{value:.3g}B"
 
 
 def duration(value: float) -> str:
@@ -260,7 +262,9 @@ def _interval_note(data: ComparisonDocument) -> str:
 
 
 def _corrected_over(count: int) -> str:
-    return f", corrected over {count} arms (Holm)" if count > 1 else ""
+    if count > 1:
+        return f", corrected over {count} arms (Holm)"
+    return ""
 
 
 def _outcome_notes(data: ComparisonDocument, corrected: str) -> list[str]:

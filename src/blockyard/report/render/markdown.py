@@ -40,7 +40,9 @@ def settings(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
 
 def _text(value: Any) -> str:
     text = "" if value is None else format_value(value)
-    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."
+    if len(text) <= _WIDTH:
+        return text
+    return f"{text[: _WIDTH - 3]}..."
 
 
 def markdown(data: ComparisonDocument) -> str:

@@ -69,7 +69,9 @@ def class_count(predictions: SamplePredictions) -> int:
     """Return V: as recorded, and at least as many as occur."""
     seen = int(max(predictions["top"].max(), predictions["target"].max())) + 1
     recorded = predictions.meta.get("classes")
-    return max(seen, recorded) if isinstance(recorded, int) and recorded < 1_000_000 else seen
+    if isinstance(recorded, int) and recorded < 1_000_000:
+        return max(seen, recorded)
+    return seen
 
 
 def confusion(predictions: SamplePredictions, classes: int) -> np.ndarray:

@@ -159,7 +159,9 @@ def _text(part: _Part, token_ids: list[int]) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
+    if len(text) <= MAX_TEXT:
+        return text
+    return f"{text[:MAX_TEXT]}…"
 
 
 def _picture(pixels: Tensor) -> str:

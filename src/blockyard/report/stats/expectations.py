@@ -82,13 +82,11 @@ def expected_outcome(text: str, clauses: list[ClauseRow]) -> ExpectRow:
 
 def _sums(claim: Claim) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the arms of both sides. (a - b) - (c - d) = (a + d) - (b + c)."""
+    if claim.minus is None:
+        return ((claim.arm,), (claim.other,))
     return (
-        ((claim.arm,), (claim.other,))
-        if claim.minus is None
-        else (
-            (claim.arm, claim.minus[1]),
-            (claim.minus[0], claim.other),
-        )
+        (claim.arm, claim.minus[1]),
+        (claim.minus[0], claim.other),
     )
 
 
@@ -133,7 +131,9 @@ def _evaluate(
         problem = (
             f"the mean of {last} is 0, so {MARGIN:.0%} of it is not a margin; set `margin: NUMBER` in the sweep file"
         )
-        return ("contradicted", numbers) if significant else ("undecided", f"{numbers}: {problem}")
+        if significant:
+            return ("contradicted", numbers)
+        return ("undecided", f"{numbers}: {problem}")
     margin_text = f"{size:g} (the margin set)" if margin else f"{size:.2g} ({MARGIN:.0%} of the mean of {last})"
     low, high = _gain_interval(gap, direction)
     by = "" if gap.signs is not None else _margin_interval(gap, direction)
@@ -187,6 +187,8 @@ def _gain_interval(gap: Difference, direction: str) -> tuple[float, float]:
         half = stats.t.ppf(1 - ALPHA, gap.free) * gap.error
         return gain - half, gain + half
     if gap.deviation is None:  # equal differences: of 0, or of a size whose standard deviation is unknown
-        return (0.0, 0.0) if _same_values(gap) else (-math.inf, math.inf)
+        if _same_values(gap):
+            return (0.0, 0.0)
+        return (-math.inf, math.inf)
     half = stats.t.ppf(1 - ALPHA, gap.n - 1) * gap.deviation / math.sqrt(gap.n)
     return gain - half, gain + half

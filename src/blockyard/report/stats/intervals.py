@@ -92,7 +92,9 @@ def bca_interval(values: np.ndarray, level: float = LEVEL) -> Interval | None:
         random_state=np.random.default_rng(0),
     ).confidence_interval
     low, high = float(interval.low), float(interval.high)
-    return (low, high) if np.isfinite([low, high]).all() else None
+    if np.isfinite([low, high]).all():
+        return (low, high)
+    return None
 
 
 def all_equal(values: np.ndarray, scale: float) -> bool:

@@ -54,7 +54,9 @@ class Law:
         if loss <= self.floor:
             return math.inf
         log = math.log(self.scale / (loss - self.floor)) / self.power
-        return math.inf if log > _LARGEST else math.exp(max(log, -_LARGEST))
+        if log > _LARGEST:
+            return math.inf
+        return math.exp(max(log, -_LARGEST))
 
 
 @dataclass(frozen=True)
@@ -259,7 +261,9 @@ def _times(log: float) -> float:
 
 
 def _times_of(logs: tuple[float, float] | None) -> tuple[float, float] | None:
-    return None if logs is None else (_times(logs[0]), _times(logs[1]))
+    if logs is None:
+        return None
+    return (_times(logs[0]), _times(logs[1]))
 
 
 def _interval(point: float, draws: Sequence[float], seeds: int) -> tuple[float, float] | None:

@@ -29,7 +29,9 @@ def metric_range(metric: str, values: Iterable[float]) -> Range | None:
         return SHARE
     if not _SHARES.fullmatch(MetricName.parse(metric).name):
         return None
-    return SHARE if all(SHARE[0] <= value <= SHARE[1] for value in values) else None
+    if all(SHARE[0] <= value <= SHARE[1] for value in values):
+        return SHARE
+    return None
 
 
 def clipped(interval: Range | None, limits: Range | None) -> Range | None:

@@ -82,7 +82,9 @@ def _deviation(values: Values, baseline: str | None) -> float | None:
     clean = {arm: finite(by_seed) for arm, by_seed in values.items()}
     gaps = [paired_difference(own, clean.get(str(baseline), {})) for arm, own in clean.items() if arm != baseline]
     deviations = sorted(gap.deviation for gap in gaps if gap.n >= MIN_SEEDS and gap.deviation is not None)
-    return deviations[len(deviations) // 2] if deviations else None
+    if deviations:
+        return deviations[len(deviations) // 2]
+    return None
 
 
 def _by_samples(design: SweepDesign, size: int) -> Iterator[str]:

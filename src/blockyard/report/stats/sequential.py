@@ -94,7 +94,9 @@ def _difference(one: Judgement, limits: Range | None) -> Difference:
 
 
 def _finite(interval: Interval) -> Interval | None:
-    return interval if all(map(math.isfinite, interval)) else None
+    if all(map(math.isfinite, interval)):
+        return interval
+    return None
 
 
 def _verdict(one: Judgement) -> str:
@@ -310,7 +312,9 @@ def two_groups(values: Sequence[float]) -> tuple[list[float], list[float]] | Non
         return None
     share, cut = max((split_share(ordered, cut), cut) for cut in range(2, n - 1))
     limit = _SPLIT[max(size for size in _SPLIT if size <= n)]
-    return (ordered[:cut], ordered[cut:]) if share > limit else None
+    if share > limit:
+        return (ordered[:cut], ordered[cut:])
+    return None
 
 
 def split_share(ordered: Sequence[float], cut: int) -> float:

@@ -122,10 +122,16 @@ def verdict(gap: Difference, direction: str) -> str:
         return UNDECIDED if gap.over else TOO_FEW
     if gap.signs is not None:
         ahead, behind, _ = gap.signs
-        return NO_DIFFERENCE if gap.holm_p > ALPHA or ahead == behind else BETTER if ahead > behind else WORSE
+        if gap.holm_p > ALPHA or ahead == behind:
+            return NO_DIFFERENCE
+        if ahead > behind:
+            return BETTER
+        return WORSE
     if gap.holm_p > ALPHA or gap.mean == 0:
         return NO_DIFFERENCE
-    return BETTER if (gap.mean > 0) == (direction == "max") else WORSE
+    if (gap.mean > 0) == (direction == "max"):
+        return BETTER
+    return WORSE
 
 
 def explain(gap: Difference, direction: str, baseline: str, compared: int, margin: float | None = None) -> str:
@@ -225,12 +231,16 @@ def format_p(p: float | None) -> str:
     if p < 1e-4:
         return "< 0.0001"
     text = f"{p:.2g}"
-    return text if (float(text) > ALPHA) == (p > ALPHA) else f"{p:.3g}"
+    if (float(text) > ALPHA) == (p > ALPHA):
+        return text
+    return f"{p:.3g}"
 
 
 def p_equals(p: float | None) -> str:
     """Format a p for a sentence: "p = 0.03", "p < 0.0001"."""
-    return f"p {format_p(p)}" if p is not None and p < 1e-4 else f"p = {format_p(p)}"
+    if p is not None and p < 1e-4:
+        return f"p {format_p(p)}"
+    return f"p = {format_p(p)}"
 
 
 def min_seeds_exact(compared: int, alpha: float = ALPHA) -> int:

@@ -187,7 +187,9 @@ def _create(arm: str, store: Any, purpose: SearchPurpose, direction: str) -> opt
 
 def finite_or_none(value: float | None) -> float | None:
     """Return the number if it is finite, as JSON needs it; otherwise None."""
-    return value if value is not None and math.isfinite(value) else None
+    if value is not None and math.isfinite(value):
+        return value
+    return None
 
 
 def make_pruner(kind: str) -> optuna.pruners.BasePruner:
@@ -237,7 +239,9 @@ def distributions(space: Space) -> dict[str, optuna.distributions.BaseDistributi
 
 def storable(choice: Any) -> Any:
     """Return a choice as Optuna stores it: lists and mappings become text."""
-    return choice if isinstance(choice, bool | int | float | str | None) else repr(choice)
+    if isinstance(choice, bool | int | float | str | None):
+        return choice
+    return repr(choice)
 
 
 def to_setting(params: Mapping[str, Any], space: Space) -> Setting:

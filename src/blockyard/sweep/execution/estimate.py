@@ -342,7 +342,9 @@ class RunSizes:
     def steps(self, config: Node) -> float | None:
         """Return the optimizer steps of a whole run; None where the length of an epoch is unknown."""
         samples = self.samples(config)
-        return None if samples is None else samples / config["data"]["batch_size"]
+        if samples is None:
+            return None
+        return samples / config["data"]["batch_size"]
 
     def _train_size(self, config: Node) -> int | None:
         key = _data_key(config)

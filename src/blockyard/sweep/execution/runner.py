@@ -63,7 +63,9 @@ def run_plan(
             screen.report_stop(signals.signum)
             return signals.code
     screen.summary(loop.runs)
-    return 0 if all(run.now.state == "done" for run in loop.runs.values()) else 1
+    if all(run.now.state == "done" for run in loop.runs.values()):
+        return 0
+    return 1
 
 
 @dataclass
@@ -232,7 +234,9 @@ class StopSignals:
     @property
     def code(self) -> int:
         """The exit code that shells expect after the signal; 0 where none came."""
-        return 0 if self.signum is None else CODES[signal.Signals(self.signum)]
+        if self.signum is None:
+            return 0
+        return CODES[signal.Signals(self.signum)]
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():

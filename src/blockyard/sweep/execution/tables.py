@@ -187,7 +187,9 @@ def _choice_label(status: PlanStatus, cell: Cell, due: set[Cell], retry: bool) -
         return status.label(cell, retry)
     chosen = status.chosen.get(status.plan.variants[cell.variant].arm)
     if status.plan.question.get("until") and chosen == cell.variant:
-        return "if undecided" if status.reason == "open" else "not needed"
+        if status.reason == "open":
+            return "if undecided"
+        return "not needed"
     return "if chosen" if chosen is None else "not chosen"
 
 
@@ -394,7 +396,9 @@ class SweepScreen:
 
     def _left(self, runs: dict[str, PlannedRun], parallel: int | None) -> str:
         seconds = self._seconds_left(runs, parallel)
-        return "" if seconds is None else f", about {_time(seconds)} left"
+        if seconds is None:
+            return ""
+        return f", about {_time(seconds)} left"
 
     def _announce(self, runs: dict[str, PlannedRun], parallel: int | None) -> None:
         """Print the time of the whole sweep as soon as it is known, unless it was known before the first cell."""

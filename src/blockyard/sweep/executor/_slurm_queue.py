@@ -182,7 +182,9 @@ class JobFollower:
             self._ended.pop(job.job_id, None)
             return None
         state, since = self._ended.setdefault(job.job_id, (state, time.monotonic()))
-        return state if time.monotonic() - since >= _RESULT_WAIT else None
+        if time.monotonic() - since >= _RESULT_WAIT:
+            return state
+        return None
 
     def requeues(self, task: Task, job: Any, state: str) -> bool:
         """Return whether the task of an ended job is submitted again, because the job was cut off."""

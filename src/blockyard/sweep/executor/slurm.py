@@ -119,7 +119,9 @@ class SlurmExecutor(Executor):
     @property
     def capacity(self) -> int:
         """Cells that are submitted at the same time; most of them wait in SLURM's queue."""
-        return self._workers if self._workers and self._cluster != "slurm" else 10_000
+        if self._workers and self._cluster != "slurm":
+            return self._workers
+        return 10_000
 
     @property
     def parallel(self) -> int | None:

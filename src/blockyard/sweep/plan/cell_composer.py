@@ -59,7 +59,9 @@ class CellComposer:
 
     def data_facts(self, config: Node) -> DataFacts | None:
         """Return the report of `blockyard check` on the data of a valid config; None where no data is read."""
-        return None if self._data is None else self._data.read(config)
+        if self._data is None:
+            return None
+        return self._data.read(config)
 
     def same_data(self, first: Node, second: Node) -> bool:
         """Return whether two valid configs have the same data, as far as it is read here."""

@@ -69,7 +69,9 @@ def _store(plan: SweepPlan) -> list[str]:
             changed = plan_content(old) != plan_content(plan)
             change = f"the question has changed: {difference(old, plan)}" if changed else ""
             if searching and old.cells:
-                return [f"{change}; the old plan stays until the search has ended"] if changed else []
+                if changed:
+                    return [f"{change}; the old plan stays until the search has ended"]
+                return []
             if changed:
                 seconds = str(old.facts.get("time") or "before").partition(".")[0]
                 time = re.sub(r"[^\dTZ]", "", seconds)  # without colons, which not every file system takes

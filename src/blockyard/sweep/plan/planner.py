@@ -425,7 +425,9 @@ def arms_without_space(question: Question, variants: Iterable[Variant]) -> Itera
 
 def _values_to_try(dimension: list[Any] | Range) -> list[Any]:
     """Return all choices of a searched key, or the ends of its range."""
-    return dimension if isinstance(dimension, list) else [dimension["low"], dimension["high"]]
+    if isinstance(dimension, list):
+        return dimension
+    return [dimension["low"], dimension["high"]]
 
 
 def _owner(config: Node, key: str) -> tuple[Node | None, str]:

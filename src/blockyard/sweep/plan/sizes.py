@@ -187,7 +187,9 @@ def training_samples(config: Node, train_size: Callable[[], int | None]) -> floa
         if batches_per_epoch:
             step_limits.append(float(min(batches_per_epoch) * trainer["max_epochs"]))
     # Training ends at the limit that comes first.
-    return min(step_limits) * batch_size if step_limits else None
+    if step_limits:
+        return min(step_limits) * batch_size
+    return None
 
 
 def solve_rungs(
@@ -265,7 +267,9 @@ class _Rungs:
             if "flops" not in self.ladder or params is None:
                 return params
             cost = self._cost(sized)
-            return None if cost is None else round(cost * self._samples(name, sized, params))
+            if cost is None:
+                return None
+            return round(cost * self._samples(name, sized, params))
 
         search = SizeSearch(count, round(rung), LARGEST["dim"] / width_axis.unit)
         n = search.solve(width_axis.current)

@@ -102,7 +102,9 @@ def _side(text: str, arms: list[str]) -> tuple[str, ...]:
         return (text,)
     # A name may contain a minus sign, but none between blanks.
     first, _, second = text[1:-1].rpartition(" - ")
-    return (unquoted(first), unquoted(second)) if first and second else (text,)
+    if first and second:
+        return (unquoted(first), unquoted(second))
+    return (text,)
 
 
 def unquoted(name: str) -> str:

@@ -55,7 +55,9 @@ def key_problem(key: str) -> str | None:
     """Return why the overrides of a sweep file must not set a key, or None."""
     first = key.replace("/", ".").partition(".")[0]
     reason = RESERVED_KEYS.get(first)
-    return f"{key} cannot be set here; {reason}" if reason else None
+    if reason:
+        return f"{key} cannot be set here; {reason}"
+    return None
 
 
 def to_label(value: Any) -> str:

@@ -112,7 +112,9 @@ class Question:
     @property
     def space(self) -> Space:
         """The search space; empty where nothing is searched."""
-        return self.keys.search["space"] if self.keys.search else {}
+        if self.keys.search:
+            return self.keys.search["space"]
+        return {}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the content as plain data under the file's own keys, defaults included, as `plan.json` records it."""

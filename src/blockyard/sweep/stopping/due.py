@@ -213,4 +213,6 @@ class _Rounds:
                 return max(duration(read_status(path)) or 0.0, float(summary["seconds"])) / 3600
             return float(summary["flops_per_sample"]["training"]) * float(summary["samples"])
         except (OSError, ValueError, KeyError, TypeError):
-            return (duration(read_status(path)) or 0.0) / 3600 if unit == "hours" else 0.0
+            if unit == "hours":
+                return (duration(read_status(path)) or 0.0) / 3600
+            return 0.0

@@ -74,7 +74,9 @@ class Trained:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a weight; () if the model has no weight of that name."""
-        return tuple(self.weights[name].shape) if name in self.weights else ()
+        if name in self.weights:
+            return tuple(self.weights[name].shape)
+        return ()
 
     @cached_property
     def hidden(self) -> int:

@@ -249,7 +249,9 @@ def _timm(loaded: Loaded, folder: Path, preset: str | None) -> list[str]:
 def _preset(loaded: Loaded) -> str | None:
     """Return the preset that a run records."""
     choices = loaded.folder.facts().get("choices")
-    return str(choices.get("preset")) if isinstance(choices, dict) else None
+    if isinstance(choices, dict):
+        return str(choices.get("preset"))
+    return None
 
 
 def write_pt2(loaded: Loaded, folder: Path) -> list[str]:

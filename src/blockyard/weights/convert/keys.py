@@ -53,7 +53,9 @@ def _or_default(options: str, default: Any) -> Write:
 
     def write(run: Trained) -> Any:
         value = run.option(first)
-        return default if value is None and default is not ABSENT else value
+        if value is None and default is not ABSENT:
+            return default
+        return value
 
     return write
 

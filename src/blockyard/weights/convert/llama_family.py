@@ -128,7 +128,9 @@ class LayerFacts:
             overrides.append("block.norm_tokens=false")
         if self.base is not None:
             overrides += [f"position.base={self.base!r}", *UNSCALED]
-        return overrides if self.rotated else [*overrides, "position=none"]
+        if self.rotated:
+            return overrides
+        return [*overrides, "position=none"]
 
 
 def heads(prefix: str = "token_mixer") -> keys.Key:
@@ -189,7 +191,9 @@ def _written_activation(run: Trained) -> str:
 def _member(mixer: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the first member of a channel mixer of several, such as experts; {} for other mixers."""
     members = mixer.get("members")
-    return next(iter(members.values()), {}) if isinstance(members, Mapping) else {}
+    if isinstance(members, Mapping):
+        return next(iter(members.values()), {})
+    return {}
 
 
 def positions(theta: float = 10000.0, share: float | None = None) -> keys.Key:

@@ -174,7 +174,9 @@ def _target_difference(config: Mapping[str, Any], expected: Mapping[str, Any], f
 
 def _target(config: Mapping[str, Any], family: str) -> str:
     node = config.get(family)
-    return str(node.get("_target_")) if isinstance(node, Mapping) else "none"
+    if isinstance(node, Mapping):
+        return str(node.get("_target_"))
+    return "none"
 
 
 def _name(target: str) -> str:

@@ -68,7 +68,9 @@ def rotary(
 
 def yarn_gain(factor: float, mscale: float = 1.0) -> float:
     """Return the factor of YaRN on queries and keys. mscale: DeepSeek's factor on the logarithm"""
-    return 0.1 * mscale * math.log(factor) + 1 if factor > 1 else 1.0
+    if factor > 1:
+        return 0.1 * mscale * math.log(factor) + 1
+    return 1.0
 
 
 def _bounds(settings: LibrarySettings, where: str, kind: str, rope: dict[str, Any], factor: float) -> list[str]:

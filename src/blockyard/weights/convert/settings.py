@@ -108,7 +108,9 @@ class LibrarySettings:
     def mapping(self, key: str) -> dict[str, Any]:
         """Return a mapping; empty if the key is absent or null. Raises UserError for anything else."""
         value = self.take(key, None)
-        return {} if value is None else mapping(self.name, key, value)
+        if value is None:
+            return {}
+        return mapping(self.name, key, value)
 
     def must(self, key: str, *allowed: Any, default: Any = ABSENT, why: str = "") -> None:
         """Note a problem if a value is none of the allowed values.

@@ -43,7 +43,9 @@ def aligned(weights: Mapping[str, Tensor], expected: Iterable[str]) -> dict[str,
 
     def renewed(name: str) -> str:
         old = next((end for end in _OLD if name.endswith(end)), "")
-        return name.removesuffix(old) + _OLD[old] if old and name not in names else name
+        if old and name not in names:
+            return name.removesuffix(old) + _OLD[old]
+        return name
 
     renewed_names = [renewed(name) for name in weights]
     first = {name.partition(".")[0] for name in names}

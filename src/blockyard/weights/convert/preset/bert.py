@@ -55,7 +55,9 @@ def table(module: str, is_tied: bool) -> ConversionRule:
     def to_library(model_tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         word_table, output_layer = model_tensors
         types = torch.zeros(2, word_table.shape[1])
-        return [word_table, types] if is_tied else [word_table, types, output_layer]
+        if is_tied:
+            return [word_table, types]
+        return [word_table, types, output_layer]
 
     model_names = ("embedder.symbols.weight", "head.proj.weight")
     if is_tied:
