@@ -259,8 +259,10 @@ GUARDS = (
     _bug("files-allow", _MERGE, "not in ([], None):", "in (0,):", SAFETY, FOLDERS),
     _bug("hydra-visible", "config/hydra_sources.py", 'parts[0] != "hydra" and (', "(", FOLDERS),
     _bug("alias-bombs", _YAML, "if self.aliases > self.limits.aliases:", "if self.aliases < 0:", SAFETY),
-    _bug("bounds-ignored", "config/schema.py", "if type(each) is Le and number > each.le:", "if not metadata:", BOUNDS),
-    _bug("cores-ignored", "config/schema.py", "number > each.count * cpu_cores()", "number < 0", BOUNDS),
+    _bug(
+        "bounds-ignored", "config/schema.py", "if type(bound) is Le and number > bound.le:", "if not metadata:", BOUNDS
+    ),
+    _bug("cores-ignored", "config/schema.py", "number > bound.count * cpu_cores()", "number < 0", BOUNDS),
     _bug("memory-ignored", "config/trial_build.py", "need.total <= there", "need.total >= 0", BOUNDS),
     _bug("any-image-format", "data/files/images.py", "(stream, formats=FORMATS)", "(stream)", IMAGES),
     _bug(

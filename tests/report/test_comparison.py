@@ -18,7 +18,7 @@ from blockyard.report.arms.changes import changes
 from blockyard.report.arms.rows import curve, thin
 from blockyard.report.comparison import Comparison, compare
 from blockyard.report.load.arms import ArmRuns, RunConfig, arm_names
-from blockyard.report.load.document import ChangesRow
+from blockyard.report.load.document import ChangesRow, plain, read_document
 from blockyard.report.load.run_record import read_run
 from blockyard.report.render import columns
 from blockyard.sweep.plan.sweep_plan import SweepPlan
@@ -309,3 +309,15 @@ def test_flops_are_labelled_as_those_of_training(tmp_path: Path) -> None:
     data = compare(_sweep(tmp_path))
     assert "training FLOPs/sample" in columns.costs(data)[0]
     assert "training FLOPs per sample" in columns.cost_notes(data)[-1]
+
+
+def test_a_saved_comparison_is_read_as_it_was_written(tmp_path: Path) -> None:
+    data = compare(_sweep(tmp_path)).as_dict()
+    assert plain(read_document(data)) == data
+    earlier = {key: value for key, value in data.items() if key not in ("ranges", "ladder", "tuned_by")}
+    later = earlier | {"colour": "blue"}
+    assert plain(read_document(later)) == data | {"ranges": {}}
+    with pytest.raises(ValueError, match="expected a list"):
+        read_document(data | {"arms": "none"})
+    with pytest.raises(ValueError, match="expected a mapping"):
+        read_document(data | {"expect": []})

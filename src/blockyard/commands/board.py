@@ -56,11 +56,11 @@ def board(
     from blockyard.report.page.watch import WatchedComparison
 
     with start(WatchedComparison(paths, options=options), host=loopback(host), port=port) as server:
-        sys.stdout.write(f"{server.url} shows {', '.join(paths)} and follows it; Ctrl-C ends\n")
-        sys.stdout.flush()
         # A shell starts background jobs with SIGINT ignored; without this they could not be stopped.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
+        try:  # around the address too: whoever reads it may end the server at once
+            sys.stdout.write(f"{server.url} shows {', '.join(paths)} and follows it; Ctrl-C ends\n")
+            sys.stdout.flush()
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
             sys.stdout.write("\n")

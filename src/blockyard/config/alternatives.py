@@ -36,7 +36,7 @@ def alternatives(
     First are choices that experiments use with the other choice, then the nearest; where both families vary, they
     alternate.
 
-    typed: families whose choice is wanted: the other one varies where it can, and data that was typed never does
+    typed: families with a choice on the command line: the other family varies where it can, and typed data never does
     """
     free = [family for family in rule.pair if family not in typed]
     rest = [family for family in rule.pair if family in typed and family != "data"]
@@ -49,7 +49,7 @@ def alternatives(
 def picks(composed: Composed, families: Sequence[str]) -> dict[str, Pick]:
     """Return the choices of families as rules see them; families without a node are left out.
 
-    A family with a node inside that cannot be built is left out too, which is reported when the whole is built.
+    A family with a node inside that cannot be built is left out too. The build of the whole reports it.
     """
     result = {}
     for family in families:
@@ -104,7 +104,7 @@ def _pick(family: str, name: str, node: Node, allow: list[str]) -> Pick:
 
 
 class _Accepted(NamedTuple):
-    """Overrides that a rule accepts: those without need of a further one, and all."""
+    """Overrides that a rule accepts: the ones that need no further override, and all."""
 
     alone: list[str]
     with_others: list[str]
@@ -137,7 +137,7 @@ def _accepted(
 def _accepts(rule: Rule, facts: Facts, family: str, pick: Pick) -> bool:
     """Return whether a rule accepts a choice in place of a family's own, with its defaults and with present options.
 
-    An experiment may set options of the refused choice, which the other one then has too. Options of data sets and
+    An experiment may set options of the refused choice, and the other one then has them too. Options of data sets and
     tokenizers mean something else in each.
     """
     present = {} if family in ("data", "tokenizer") else facts[family].options

@@ -1,4 +1,4 @@
-"""Builds what a config describes: its components, and the model. The only module that imports all families.
+"""Builds the components of a config, and the model. The only module that imports all families.
 
 The config is plain data, complete (every option of every node), and has passed `check`.
 """
@@ -108,7 +108,7 @@ class Components:
 
     @cached_property
     def init(self) -> Any:
-        """What the run starts from and what of it is trained, a `weights.init.Init`; None where nothing is said."""
+        """The weights that the run starts from and the parts that it trains, a `weights.init.Init`; None by default."""
         return self.node("init")
 
     @cached_property
@@ -117,9 +117,9 @@ class Components:
         return self.node("schedule")
 
     def node(self, family: str) -> Any:
-        """The object of a family, or its objects by name where a family holds several (callbacks).
+        """Return the object of a family, or its objects by name where a family holds several (callbacks).
 
-        None for a part of the source that is that of the sequence, for initial weights that are drawn, for a residual
+        None for a part of the source that is the sequence's own, for initial weights that are drawn, for a residual
         that adds, for layers that are alike, and for the standard parametrization.
         """
         if family in OPTIONAL and family not in self.config:
@@ -131,12 +131,12 @@ class Components:
 
     @property
     def tokenizers(self) -> dict[str, Tokenizer]:
-        """The tokenizers by the names of their nodes; that of the source only where it is one of its own."""
+        """The tokenizers by the names of their nodes; a source has an entry only if it has a tokenizer of its own."""
         own = self.source_tokenizer is not self.tokenizer
         return {"tokenizer": self.tokenizer, **({"source_tokenizer": self.source_tokenizer} if own else {})}
 
     def load(self) -> Splits:
-        """The splits of the data, encoded; the objective learns from the training split what its targets need.
+        """Return the splits of the data, encoded. The objective learns from the training split what its targets need.
 
         Raises UserError where the data is missing, cannot be read, or does not suit the options.
         """
@@ -168,11 +168,11 @@ class Components:
             yield from self.objective.remarks(splits)
 
     def tokens(self) -> TokenSpec:
-        """The TokenSpec of the data's own sequence, as the objective changes it."""
+        """Return the TokenSpec of the data's own sequence, as the objective changes it."""
         return self.objective.tokens(self.tokenizer.spec(self.data.spec))
 
     def context(self) -> Context:
-        """The Context that modules are built from."""
+        """Return the Context that modules are built from."""
         ctx = context(self.data.spec, self.tokenizer, self.source_tokenizer, self.objective, self.architecture)
         return parametrized(ctx, self.parametrization, self.architecture)
 
@@ -187,16 +187,16 @@ class Components:
         return Parts(embedder=self.tokenizer.embedder, **late, **source)
 
     def model(self, seed: int) -> Model:
-        """The model on the CPU; each weight depends on (seed, its path in the model) alone."""
+        """Return the model on the CPU; each weight depends on (seed, its path in the model) alone."""
         model = self._built()
         initialise(model, seed)
         self.adapt(model, seed)
         return model
 
     def meta_model(self, *, adapted: bool = True) -> Model:
-        """The model on the meta device, for counting.
+        """Return the model on the meta device, for counting.
 
-        adapted: with what `init` freezes and adds
+        adapted: with the changes of `init`: frozen and added parts
         """
         with without_compiler(), torch.device("meta"):
             model = self._built()
@@ -205,7 +205,7 @@ class Components:
         return model
 
     def _built(self) -> Model:
-        """The model without initial weights. Raises ValueError where its parametrization cannot be read from it."""
+        """Return the model without initial weights. Raises ValueError for one that keeps no Context but needs it."""
         ctx = self.context()
         model = self.architecture.build(ctx, self.parts)
         if ctx.parametrization.scales and getattr(model, "ctx", None) is None:
@@ -216,13 +216,13 @@ class Components:
         return model
 
     def adapt(self, model: nn.Module, seed: int) -> None:
-        """Freeze parts of a model and add to it what `init` says, after its initial values were drawn."""
+        """Freeze parts of a model and add parts as `init` says, after its initial values were drawn."""
         if self.init is not None:
             self.init.adapt(model, seed)
 
 
 def parametrized(ctx: Context, parametrization: Parametrization, architecture: Architecture) -> Context:
-    """The same Context under a parametrization; a standard deviation that an option of the model sets is the base's."""
+    """Return the Context under a parametrization. A standard deviation set by the model is that of the base width."""
     ctx = replace(ctx, parametrization=parametrization)
     if getattr(architecture, "init_std", None) is None:  # 1 / sqrt(D), as that of hidden weights is
         return ctx
@@ -232,7 +232,7 @@ def parametrized(ctx: Context, parametrization: Parametrization, architecture: A
 def context(
     data: DataSpec, tokenizer: Tokenizer, source_tokenizer: Tokenizer, objective: Objective, architecture: Architecture
 ) -> Context:
-    """The Context of a model over `data`, or over its source where that is all that the objective lets it read."""
+    """Return the Context of a model over `data`, or over its source if that is all it reads."""
     tokens = objective.tokens(tokenizer.spec(data))
     outputs = objective.outputs(data, tokens)
     objective.check_outputs(outputs)

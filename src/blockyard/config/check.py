@@ -1,8 +1,8 @@
 """Reports all problems of a config together, before anything is built or read.
 
-Four passes, each over what the earlier ones found sound: targets (may this be named at all), values (does each fit
-its signature), combinations (`rules`), and construction (`trial_build`: every component on the meta device, where a
-constructor can object but nothing is allocated).
+Each of four passes skips the nodes that an earlier one has refused: targets (may this be named at all), values (does
+each fit its signature), combinations (`rules`), and construction (`trial_build`: every component on the meta device,
+where a constructor can object but nothing is allocated).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from blockyard.errors import first_line, fold, near, quoted, shortened
 
 @dataclass
 class LayerChoices:
-    """The choices of a config's own layers, or of one kind of layers, and what rules refuse there.
+    """The choices of a config's own layers, or of one kind of layers, and the refusals of rules there.
 
     composed: the config, with the nodes of the kind in place of its own
     key: the dotted key of the kind; empty for the config's own layers
@@ -45,7 +45,7 @@ class LayerChoices:
 
     @property
     def refused_families(self) -> set[str]:
-        """The families of which a rule has refused a choice."""
+        """The families in a combination that a rule refuses."""
         return {family for rule in self.refused for family in rule.pair}
 
     @property
@@ -62,7 +62,7 @@ def check(
     starts: bool = True,
     models: BuiltModels | None = None,
 ) -> list[Issue]:
-    """Return every problem of a composed config, those of composing it included.
+    """Return every problem of a composed config, including the problems of composing it.
 
     on_this_machine: False where the run is for another one, so that a missing GPU is not an issue
     training: False where a trained model is only loaded, so that it need not fit with its gradients
@@ -90,6 +90,7 @@ def check(
 
     unsound_families = {key.partition(".")[0] for key in unsound}
     sound = [family for family in (*CONTRACTS, *SOURCE_CONTRACTS) if family not in unsound_families]
+    # Rules also compare the sound families of an unsound config, so that as many problems as possible are reported.
     own = LayerChoices(composed, Facts(picks(composed, sound)))
     kinds = [] if unsound else _kinds_of_layers(composed, sound)
     if kinds:
@@ -106,6 +107,7 @@ def check(
     if not issues:
         models = BuiltModels() if models is None else models
         issues += models.issues(config, on_this_machine=on_this_machine, training=training, starts=starts)
+    # Two passes may report the same of one value.
     return list({str(issue): issue for issue in issues}.values())
 
 
@@ -237,9 +239,9 @@ def _kinds_of_layers(composed: Composed, families: Sequence[str]) -> list[LayerC
 
 
 def _give_to_each_other(kinds: Sequence[Facts]) -> None:
-    """Let the layers of each kind take what layers of any kind give.
+    """Let the layers of each kind take values that layers of any kind give.
 
-    Whether these stand in front of those is seen when the model is built.
+    The build of the model checks that the givers stand in front of the takers.
     """
     carried: set[str] = set()
     for facts in kinds:
@@ -254,7 +256,7 @@ def _give_to_each_other(kinds: Sequence[Facts]) -> None:
 def _refused(layers: LayerChoices, by_own_layers: Collection[Rule] = ()) -> dict[Rule, Issue]:
     """Return the issue of each rule that refuses choices of these layers.
 
-    by_own_layers: rules that refuse choices of the config's own layers, which a kind does not report again
+    by_own_layers: rules that refuse choices of the config's own layers. A kind does not report them again.
     """
     composed = layers.composed
     refused = {}
@@ -277,4 +279,6 @@ def _refused(layers: LayerChoices, by_own_layers: Collection[Rule] = ()) -> dict
 
 def _inside(key: str, override: str) -> str:
     """Return an override of a kind of layers; of the whole config where layers cannot differ in the family."""
-    return f"{key}.{override}" if override.partition("=")[0] in layer_kinds.FAMILIES else override
+    if override.partition("=")[0] in layer_kinds.FAMILIES:
+        return f"{key}.{override}"
+    return override

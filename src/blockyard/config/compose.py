@@ -35,7 +35,7 @@ class Composed:
     folders: the user's own config folders
     matched: the size that was solved for, if any
     typed_values: the values of the command line by their keys, as they were typed
-    typed_families: families whose choice an override names, without those that an experiment or a preset chooses
+    typed_families: families with a choice on the command line, not in an experiment or a preset
     """
 
     config: Node
@@ -50,9 +50,9 @@ class Composed:
 def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multirun: bool = False) -> Composed:
     """Return the config of a command line, or of the first run of a multirun. Problems are collected, never raised.
 
-    Overrides are sorted into choices and values; the files of the choices are merged; the values are set in the result.
-    Each kind of layers is composed in the same way, and its nodes are put into the config. Then everything is filled in
-    that a frozen config holds.
+    Overrides are sorted into choices and values. The files of the choices are merged, and the values set in the result.
+    Each kind of layers is composed in the same way, and its nodes are put into the config. Last, defaults, hashes, a
+    name and a solved size are filled in.
     """
     folders, problems = user_folders.folders(config_dirs, overrides)
     if problems:  # a folder that cannot be trusted is not composed from
@@ -75,7 +75,7 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
 
 
 def of_application(config: Node, choices: Choices) -> Composed:
-    """Return what a Hydra application of the user's own composed, completed as a command line's config is; in place.
+    """Complete the config of a Hydra application of the user's own as a command line's config, in place.
 
     config: resolved, as plain data, without the application's own keys
     choices: in each family, as far as known
@@ -93,7 +93,7 @@ def _completed(
 ) -> Composed:
     """Return the config with everything that a frozen one holds: defaults, hashes of files, a name, the solved size."""
     _delete_callbacks(config, ordered.deleted, issues)
-    complete(config, folders)
+    complete(config, folders)  # again: a value may have named another class, which has other defaults
     leave_out_defaults(config, choices)
     tokenizer_content.fill(config, issues)
     if config.get("name") is None:

@@ -1,4 +1,4 @@
-"""Defaults: a YAML names a class and what differs from its signature, and a config has every option."""
+"""Fills in defaults: a YAML names a class and the options that differ from its signature, a config has every option."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def complete(config: Node, folders: tuple[Path, ...] = ()) -> None:
 def fill_defaults(config: Node) -> None:
     """Write the default of every option that a config leaves out into it, in place and in the order of the signatures.
 
-    A node whose class is not allowed is left as it is.
+    A node with a class that is not allowed stays as it is.
     """
     _fill(config, options(Root))
     for place in list(placed_nodes(config)):
@@ -43,7 +43,7 @@ def leave_out_defaults(config: Node, choices: dict[str, str | None]) -> None:
             choices.pop(family, None)
 
 
-@cache
+@cache  # the package's own files do not change while a process runs
 def _left_out_nodes() -> dict[str, Node]:
     return {family: default_node(family, name) for family, name in LEFT_OUT.items()}
 

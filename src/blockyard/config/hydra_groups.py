@@ -1,9 +1,9 @@
 """The package's config groups in a Hydra application of the user's own.
 
 `register()` is called before the function that `@hydra.main` decorates. The application's primary config then has
-`blockyard` in its defaults list, which stands for the defaults list of `conf/config.yaml`, and every group of the
-package in its search path, behind the application's own. Nothing is registered unless it is called: a package
-`hydra_plugins` or an entry point would put the groups into every Hydra application of the environment.
+`blockyard` in its defaults list, in place of the defaults list of `conf/config.yaml`, and every group of the package in
+its search path, behind the application's own. Nothing is registered unless it is called: a package `hydra_plugins` or
+an entry point would put the groups into every Hydra application of the environment.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ NAME = "blockyard"
 
 
 class GroupFiles(FileConfigSource):
-    """The package's folder of groups, whose nodes have every option, so that a command line can set each of them.
+    """The package's folder of groups, with every option in every node, so that a command line can set each of them.
 
-    The files themselves hold only what differs from the signatures.
+    The files themselves hold only the options that differ from the signatures.
     """
 
     @staticmethod
@@ -55,7 +55,7 @@ class GroupsPath(SearchPathPlugin):
     """Puts the package's groups at the end of an application's search path."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Append the folder; not to the search path of the package's own commands, which have it."""
+        """Append the folder, unless it is in the search path already, as in the package's own commands."""
         if all(entry.path != f"file://{catalog.conf_dir()}" for entry in search_path.get_path()):
             search_path.append(provider=NAME, path=f"{NAME}://{catalog.conf_dir()}")
 

@@ -1,6 +1,6 @@
 """Reads the config files that Hydra finds: sound files of a user's config folders, and the package's own files.
 
-Apart from `user_folders` because these classes derive from Hydra's, which completion does not import.
+Apart from `user_folders` because these classes derive from Hydra's, and completion does not import Hydra.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _interpolation_map = defaults_list._create_interpolation_map
 
 
 class UserFolder(ConfigSource):
-    """A config folder of which Hydra sees the sound files only, and nothing in a group of its own."""
+    """A config folder in which Hydra sees sound files only, and nothing in a group of its own."""
 
     def __init__(self, provider: str, path: str) -> None:
         super().__init__(provider, path)
@@ -51,7 +51,7 @@ class UserFolder(ConfigSource):
 
     @staticmethod
     def scheme() -> str:
-        """The first part of its paths."""
+        """Return the first part of its paths."""
         return SCHEME
 
     def load_config(self, config_path: str) -> ConfigResult:
@@ -61,20 +61,20 @@ class UserFolder(ConfigSource):
         return CountedFile(self.provider, str(self._path("")), OmegaConf.load(io.StringIO(text)), header)
 
     def is_group(self, config_path: str) -> bool:
-        """Whether there is a folder that Hydra may see."""
+        """Return whether there is a folder that Hydra may see."""
         return self._visible(config_path) and self._path(config_path).is_dir()
 
     def is_config(self, config_path: str) -> bool:
-        """Whether there is a file that Hydra may see, sound or not."""
+        """Return whether there is a file that Hydra may see, sound or not."""
         name = self._normalize_file_name(config_path)
         return self._visible(name) and os.path.lexists(self._path(name)) and not self._path(name).is_dir()
 
     def available(self) -> bool:
-        """Always: a folder that does not exist was refused before."""
+        """Return True: a folder that does not exist was refused before."""
         return True
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
-        """The names of the groups and files in a group."""
+        """Return the names of the groups and files in a group."""
         names: list[Any] = []
         for name in os.listdir(self._path(config_path)):
             self._list_add_result(names, os.path.join(config_path, name), name, results_filter)
@@ -85,13 +85,13 @@ class UserFolder(ConfigSource):
 
     @staticmethod
     def _visible(config_path: str) -> bool:
-        """Whether a path stays inside the folder and outside Hydra's own groups."""
+        """Return whether a path stays inside the folder and outside Hydra's own groups."""
         parts = config_path.split("/")
         return ".." not in parts and parts[0] != "hydra" and (not config_path or parts[0] != "")
 
 
 class CountedFile(ConfigResult):
-    """A file that is refused once Hydra has built on those of its folder too often: lists that fan out."""
+    """A file that is refused once Hydra has read too many of a user's files: defaults lists that fan out."""
 
     reads = 0  # of all files, since the last source was made
 
@@ -106,11 +106,11 @@ class CountedFile(ConfigResult):
 
 
 class PackageFiles(ConfigRepository):
-    """Hydra's access to config files, which parses those of the package and of Hydra once a process.
+    """Hydra's access to config files. Files of the package and of Hydra are parsed once a process.
 
     Hydra parses every file of a defaults list again for each set of choices, which is a third of the time that
-    composing takes. These files do not change while a process runs; those of a user's own folders may, and are read
-    each time. Results are copies: Hydra writes into them.
+    composing takes. These files do not change while a process runs. Files in a user's own folders may change, and are
+    read each time. Results are copies: Hydra writes into them.
     """
 
     def load_config(self, config_path: str) -> ConfigResult | None:
@@ -141,7 +141,7 @@ class File:
 
 
 def read_files(groups: Sequence[str], folders: Sequence[Path]) -> tuple[list[File], dict[str, str | None]]:
-    """Return the files that choices lead to, in the order in which Hydra merges them, and the choice of each family.
+    """Return the files of choices, in Hydra's order of merging, and the choice of each family.
 
     Hydra reads files here; it configures and calls nothing. Its own config is not among them.
 
@@ -159,7 +159,7 @@ def read_files(groups: Sequence[str], folders: Sequence[Path]) -> tuple[list[Fil
         for default in listed.defaults:
             path = str(default.config_path)
             loaded = cast("ConfigResult", repository.load_config(path))
-            content = getattr(loaded, "plain", None) or _plain(loaded)
+            content = getattr(loaded, "plain", None) or _plain(loaded)  # kept with files of the package
             package = loaded.header["package"] if default.package is None else default.package
             # As Hydra reads a package: `hydra[callbacks]` is a key inside `hydra` too.
             for part in reversed(split_key(package) if package else []):
@@ -173,7 +173,9 @@ def as_hydra_names_it(group: str) -> str:
     family, _, name = group.partition("=")
     if family not in catalog.OF_SOURCE:
         return group
-    return f"~{catalog.hydra_key(family)}" if name == catalog.SAME else f"{catalog.hydra_key(family)}={name}"
+    if name == catalog.SAME:
+        return f"~{catalog.hydra_key(family)}"
+    return f"{catalog.hydra_key(family)}={name}"
 
 
 def searchpath(folders: Sequence[Path]) -> list[str]:
@@ -191,6 +193,7 @@ def _initialised() -> Iterator[ConfigLoaderImpl]:
 
     Afterwards the Hydra of an application around this is in force again.
     """
+    # Hydra has one instance a process, and refuses a second one.
     around = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
@@ -206,10 +209,10 @@ def _initialised() -> Iterator[ConfigLoaderImpl]:
 def _interpolation_map_where_needed(
     overrides: Overrides, defaults: list[InputDefault], self_added: bool
 ) -> DictConfig | None:
-    """Return Hydra's map from families to choices, by which it resolves `- norm: ${block}` in a defaults list.
+    """Return Hydra's map from families to choices, with which it resolves `- norm: ${block}` in a defaults list.
 
-    Hydra builds it for each of thirty files and looks into it only where the list has an interpolation, as none of the
-    package's has. That is a third of the time of a composition.
+    Hydra 1.3 builds it for each of thirty files, a third of the time of a composition, and looks into it only where the
+    list has an interpolation. None of the package's lists has one.
     """
     if any(default.is_interpolation() for default in defaults):
         return _interpolation_map(overrides, defaults, self_added)

@@ -16,7 +16,7 @@ from blockyard.errors import UserError
 
 
 def settings(node: Node, allow: list[str]) -> Node:
-    """A node's options as its constructor takes them; nodes inside it are instantiated."""
+    """Return a node's options as its constructor takes them; nodes inside it are instantiated."""
     signature = options(locate(node["_target_"]))
     arguments = {}
     for name, value in node.items():
@@ -26,7 +26,7 @@ def settings(node: Node, allow: list[str]) -> Node:
 
 
 def instantiate(node: Node, allow: list[str], inner: torch.device | None = None) -> Any:
-    """The object, or for a `_partial_` node the factory, that a config node describes.
+    """Return the object, or for a `_partial_` node the factory, that a config node describes.
 
     inner: where modules among its options are built; on the meta device they allocate nothing
     """
@@ -40,31 +40,23 @@ def instantiate(node: Node, allow: list[str], inner: torch.device | None = None)
 
 
 def _argument(option: Option, value: Any, allow: list[str]) -> Any:
-    """What the constructor gets for an option."""
-    if option.slot is not None and option.slot.or_plain and isinstance(value, dict):
+    """Return an option's value as the constructor takes it."""
+    slot = option.slot
+    if slot is not None and slot.or_plain and isinstance(value, dict):
         nodes = {name: partial(instantiate, node, allow) for name, node in value.items() if is_node(node)}
-        converted = option.convert({name: each for name, each in value.items() if name not in nodes})
+        converted = option.convert({name: item for name, item in value.items() if name not in nodes})
         return {name: nodes.get(name) or converted[name] for name in value}
-    if not _holds_nodes(value):
-        return option.convert(value)
-    if option.slot is not None and option.slot.deferred:
-        return partial(instantiate, value, allow)
-    return _instantiate_all(value, allow)
-
-
-def _holds_nodes(value: Any) -> bool:
-    """Whether a value is a node, or nodes by name."""
-    return is_node(value) or (isinstance(value, dict) and bool(value) and all(map(is_node, value.values())))
-
-
-def _instantiate_all(value: Node, allow: list[str]) -> Any:
     if is_node(value):
+        if slot is not None and slot.deferred:
+            return partial(instantiate, value, allow)
         return instantiate(value, allow)
-    return {name: _named(name, node, allow) for name, node in value.items()}
+    if isinstance(value, dict) and value and all(map(is_node, value.values())):
+        return {name: _instantiate_named(name, node, allow) for name, node in value.items()}
+    return option.convert(value)
 
 
-def _named(name: str, node: Node, allow: list[str]) -> Any:
-    """The object of one of several nodes by name. Raises ValueError, or UserError, with the name in front."""
+def _instantiate_named(name: str, node: Node, allow: list[str]) -> Any:
+    """Return the object of one of several nodes by name. Raises ValueError, or UserError, with the name in front."""
     try:
         return instantiate(node, allow)
     except UserError as error:

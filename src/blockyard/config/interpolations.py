@@ -1,7 +1,7 @@
-"""Resolves `${...}` in a config. What it may expand to is bounded before OmegaConf resolves it.
+"""Resolves `${...}` in a config, and bounds the size of the result before OmegaConf resolves it.
 
-A text that names another twice, which names another twice, ... takes exponential time and memory. An interpolation
-names one key (`${model.dim}`, `${.sibling}`) or one environment variable (`${oc.env:NAME}`); then the size of the
+A chain of texts, each with two interpolations of the next, takes exponential time and memory. An interpolation
+names one key (`${model.dim}`, `${.sibling}`) or one environment variable (`${oc.env:NAME}`). Then the size of the
 result can be computed without expanding it.
 """
 
@@ -47,6 +47,7 @@ def resolve(config: Node, issues: list[Issue]) -> Node:
     from omegaconf.errors import InterpolationKeyError
 
     unresolved: DictConfig = OmegaConf.create(config)
+    # OmegaConf stops at its first error. Each round leaves one option out, so that there are no more than options.
     while True:
         try:
             return cast("Node", OmegaConf.to_container(unresolved, resolve=True))
@@ -68,7 +69,7 @@ def check_grammar(value: Any) -> None:
 
 
 def problems(config: Any) -> Iterator[Issue]:
-    """Yield the issue of a config whose interpolations have another form, lead in a circle, or expand without end.
+    """Yield an issue if the config's interpolations have another form, lead in a circle, or expand without end.
 
     config: plain data, unresolved
     """
@@ -105,14 +106,17 @@ def _without_option(config: DictConfig, key: str, error: Exception) -> Issue:
 
 
 def _size(value: Any, path: Path, root: Any, sizes: dict[Path, int | None]) -> int:
-    """The size of a value once it is resolved. sizes: what is known by path; None while it is computed."""
+    """Return the size of a value once it is resolved: characters and values.
+
+    sizes: known sizes of interpolated texts by path; None while one is computed, so that a circle is seen
+    """
     if isinstance(value, dict | list):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         return 1 + sum(_size(item, (*path, str(key)), root, sizes) for key, item in items)
     if not isinstance(value, str):
         return 1
-    read = _ESCAPED.sub("$ ", value)  # the $ keeps an interpolation around it from being taken for a simple one
-    if "${" not in read:
+    text = _ESCAPED.sub("$ ", value)  # the $ keeps an interpolation around it from being taken for a simple one
+    if "${" not in text:
         return 1 + len(value)
     if path in sizes:
         resolved = sizes[path]
@@ -120,8 +124,8 @@ def _size(value: Any, path: Path, root: Any, sizes: dict[Path, int | None]) -> i
             raise _UnboundedError(f"{'.'.join(path)}: {value!r} leads back to itself")
         return resolved
     sizes[path] = None
-    names = _ONE.findall(read)
-    if len(names) != read.count("${") or any(":" in name and not _RESOLVER.match(name) for name in names):
+    names = _ONE.findall(text)
+    if len(names) != text.count("${") or any(":" in name and not _RESOLVER.match(name) for name in names):
         raise _UnboundedError(
             f"{'.'.join(path)}: {value[:80]!r} is not allowed; an interpolation names one key, such as "
             "${model.dim}, or a variable, ${oc.env:NAME}, and \\${ stands for ${ itself"
@@ -134,7 +138,7 @@ def _size(value: Any, path: Path, root: Any, sizes: dict[Path, int | None]) -> i
 
 
 def _target(name: str, path: Path) -> Path:
-    """The key that an interpolation at a path names; leading dots go up from its parent."""
+    """Return the key that an interpolation at a path names; leading dots go up from its parent."""
     inner = name.lstrip(".")
     levels = len(name) - len(inner)
     parts = tuple(part for part in re.split(r"[.\[\]]", inner) if part)
@@ -142,7 +146,7 @@ def _target(name: str, path: Path) -> Path:
 
 
 def _at(path: Path, root: Any) -> Any:
-    """The value at a path; None where there is none, which OmegaConf reports."""
+    """Return the value at a path; None where there is none. OmegaConf reports that."""
     value = root
     for part in path:
         if isinstance(value, dict):

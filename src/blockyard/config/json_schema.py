@@ -1,13 +1,13 @@
-"""JSON schemas (draft 2020-12) of the config files, with which editors complete and check them.
+"""JSON schemas (draft 2020-12) of the config files, for editors that complete and check them.
 
-A schema says what `check` says of one file: the classes of a group, the options of each class, their types and ranges.
-What depends on several files, such as which choices go together, only `blockyard check` knows. Every value may be an
+A schema has the facts by which `check` judges one file: the classes of a group, the options of each class, their types
+and ranges. Only `blockyard check` knows about several files, such as choices that go together. Every value may be an
 interpolation, `${...}`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerati
 from blockyard.config.choices import catalog
 from blockyard.config.defaults import plain_default
 from blockyard.config.schema import REQUIRED, Option, Root, Slot, options
+from blockyard.config.tree import is_node
 from blockyard.config.untrusted.targets import allowed, locate
 
 Schema = dict[str, Any]
@@ -35,7 +36,7 @@ _NODE: Schema = {"type": "object", "properties": {"_target_": {"type": "string"}
 def group_schemas(folders: tuple[Path, ...] = (), allow: Sequence[str] = ()) -> dict[str, Schema]:
     """Return the schema of the files of each group, by the group's name.
 
-    folders: the user's own config folders; allow: packages whose classes may be imported for their options
+    folders: the user's own config folders; allow: packages with classes that may be imported for their options
     """
     groups = {group: _targets(group, folders, allow) for group in catalog.groups() if group not in GLOBAL}
     whole = _whole(groups)
@@ -46,24 +47,19 @@ def group_schemas(folders: tuple[Path, ...] = (), allow: Sequence[str] = ()) -> 
 
 
 def _targets(group: str, folders: tuple[Path, ...], allow: Sequence[str]) -> dict[str, dict[str, Option]]:
-    """The options of every class that a choice of the group names, by its dotted name."""
-    named = {
-        target
-        for choice in catalog.choices(group, folders).values()
-        for target in _named(catalog.content(choice.path))
-        if allowed(target, list(allow))
-    }
-    return {target: options(locate(target)) for target in sorted(named)}
-
-
-def _named(content: Any) -> Iterator[str]:
-    """The class of a choice, or those of its nodes by name."""
-    nodes = [content] if isinstance(content, dict) and "_target_" in content else list((content or {}).values())
-    yield from (node["_target_"] for node in nodes if isinstance(node, dict) and isinstance(node.get("_target_"), str))
+    """Return the options of every class that a choice of the group names, by its dotted name."""
+    targets = set()
+    for choice in catalog.choices(group, folders).values():
+        content = catalog.content(choice.path) or {}
+        for node in [content] if is_node(content) else content.values():
+            target = node.get("_target_") if isinstance(node, dict) else None
+            if isinstance(target, str) and allowed(target, list(allow)):
+                targets.add(target)
+    return {target: options(locate(target)) for target in sorted(targets)}
 
 
 def _choice(group: str, targets: Mapping[str, Mapping[str, Option]]) -> Schema:
-    """A node, or in a family of several, nodes by name."""
+    """Return the schema of a choice: a node, or in a family of several, nodes by name."""
     node = _node(targets)
     if group not in catalog.SEVERAL:
         return node
@@ -73,21 +69,16 @@ def _choice(group: str, targets: Mapping[str, Mapping[str, Option]]) -> Schema:
 
 
 def _node(targets: Mapping[str, Mapping[str, Option]]) -> Schema:
-    """A node of one of the classes; of another one, such as a user's own, only its name is known."""
-    conditions = [
-        {
-            "if": {"properties": {"_target_": {"const": target}}, "required": ["_target_"]},
-            "then": {
-                "properties": {**_reserved(), **{name: _option(each) for name, each in named.items()}},
-                "additionalProperties": False,
-            },
-        }
-        for target, named in targets.items()
-    ]
-    target = {"anyOf": [{"enum": list(targets)}, {"type": "string"}], "description": "the class, by its dotted name"}
+    """Return the schema of a node of one of the classes. Another class, such as a user's own, has only a name."""
+    conditions = []
+    for target, declared in targets.items():
+        properties = _reserved() | {name: _option(option) for name, option in declared.items()}
+        condition = {"properties": {"_target_": {"const": target}}, "required": ["_target_"]}
+        conditions.append({"if": condition, "then": {"properties": properties, "additionalProperties": False}})
+    name = {"anyOf": [{"enum": list(targets)}, {"type": "string"}], "description": "the class, by its dotted name"}
     # A choice may take its class from another one, by `defaults`.
     named = [{"required": ["_target_"]}, {"required": ["defaults"]}]
-    return {"type": "object", "properties": {"_target_": target}, "anyOf": named, "allOf": conditions}
+    return {"type": "object", "properties": {"_target_": name}, "anyOf": named, "allOf": conditions}
 
 
 def _reserved() -> Schema:
@@ -95,23 +86,21 @@ def _reserved() -> Schema:
 
 
 def _whole(groups: Mapping[str, Mapping[str, Mapping[str, Option]]]) -> Schema:
-    """A file at the root of a config: of each family any option that one of its classes has."""
+    """Return the schema of a file at the root of a config: each family with any option of any of its classes."""
     properties: Schema = {"defaults": _DEFAULTS, catalog.MATCH: _MATCH}
-    properties |= {name: _option(each) for name, each in options(Root).items()}
+    properties |= {name: _option(option) for name, option in options(Root).items()}
     for family in catalog.run_keys():
         if family in GLOBAL:
             continue
         targets = groups[catalog.OF_SOURCE.get(family, family)]
         merged: dict[str, list[Schema]] = {}
-        for target in targets.values():
-            for name, each in target.items():
-                merged.setdefault(name, []).append(_option(each, partial=True))
-        inner: Schema = {
-            name: each[0]
-            if len(each) == 1
-            else {"anyOf": [schema for i, schema in enumerate(each) if schema not in each[:i]]}
-            for name, each in merged.items()
-        }
+        for declared in targets.values():
+            for name, option in declared.items():
+                merged.setdefault(name, []).append(_option(option, partial=True))
+        inner: Schema = {}
+        for name, schemas in merged.items():
+            distinct = [schema for number, schema in enumerate(schemas) if schema not in schemas[:number]]
+            inner[name] = {"anyOf": distinct} if len(schemas) > 1 else schemas[0]
         node: Schema = {
             "type": ["object", "null"],
             "properties": {**_reserved(), **inner},
@@ -125,7 +114,7 @@ def _whole(groups: Mapping[str, Mapping[str, Mapping[str, Option]]]) -> Schema:
 
 
 def _option(option: Option, *, partial: bool = False) -> Schema:
-    """The values of an option, with its help and its default.
+    """Return the schema of an option's values, with its help and its default.
 
     partial: whether nodes may be parts of nodes, as in files that are merged with a choice
     """
@@ -140,7 +129,9 @@ def _option(option: Option, *, partial: bool = False) -> Schema:
 def _value(option: Option, partial: bool) -> Schema:
     if option.slot is not None:
         nodes = {"type": ["object", "array", "null"]} if partial else _of_slot(option.slot)
-        return {"anyOf": [nodes, _plain(option.annotation)]} if option.slot.or_plain else nodes
+        if option.slot.or_plain:
+            return {"anyOf": [nodes, _plain(option.annotation)]}
+        return nodes
     return _plain(option.annotation)
 
 
@@ -151,7 +142,7 @@ def _of_slot(slot: Slot) -> Schema:
 
 
 def _plain(annotation: Any) -> Schema:
-    """The plain values of a type; anything where JSON has no such type."""
+    """Return the schema of the plain values of a type; of anything where JSON has no such type."""
     try:
         return _interpolated(TypeAdapter(annotation).json_schema(mode="validation"))
     except (PydanticUserError, PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, TypeError):
@@ -159,19 +150,22 @@ def _plain(annotation: Any) -> Schema:
 
 
 def _interpolated(schema: Schema) -> Schema:
-    """A copy in which the items of lists and the values of mappings may be interpolations too."""
+    """Return a copy that allows interpolations as items of lists and values of mappings too."""
 
     def inside(value: Any) -> Any:
         return {"anyOf": [_interpolated(value), _INTERPOLATION]} if isinstance(value, dict) else value
 
     copy = dict(schema)
     copy |= {key: inside(schema[key]) for key in ("items", "additionalProperties") if key in schema}
-    copy |= {key: [inside(each) for each in schema[key]] for key in ("prefixItems",) if key in schema}
-    copy |= {
-        key: {name: inside(each) for name, each in schema[key].items()} for key in ("properties",) if key in schema
-    }
-    copy |= {key: [_interpolated(each) for each in schema[key]] for key in ("anyOf", "oneOf", "allOf") if key in schema}
-    copy |= {key: {n: _interpolated(each) for n, each in schema[key].items()} for key in ("$defs",) if key in schema}
+    if "prefixItems" in schema:
+        copy["prefixItems"] = [inside(item) for item in schema["prefixItems"]]
+    if "properties" in schema:
+        copy["properties"] = {name: inside(value) for name, value in schema["properties"].items()}
+    for key in ("anyOf", "oneOf", "allOf"):
+        if key in schema:
+            copy[key] = [_interpolated(member) for member in schema[key]]
+    if "$defs" in schema:
+        copy["$defs"] = {name: _interpolated(definition) for name, definition in schema["$defs"].items()}
     return copy
 
 
@@ -183,14 +177,14 @@ def finished(title: str, schema: Schema) -> Schema:
 
 
 def _hoisted(value: Any, definitions: Schema) -> Any:
-    """A copy without the definitions inside, which are put into `definitions`."""
+    """Return a copy without the definitions inside. They are put into `definitions`."""
     if isinstance(value, list):
-        return [_hoisted(each, definitions) for each in value]
+        return [_hoisted(item, definitions) for item in value]
     if not isinstance(value, dict):
         return value
-    for name, each in (value.get("$defs") or {}).items():
-        definitions[name] = _hoisted(each, definitions)
-    copy = {key: _hoisted(each, definitions) for key, each in value.items() if key != "$defs"}
+    for name, definition in (value.get("$defs") or {}).items():
+        definitions[name] = _hoisted(definition, definitions)
+    copy = {key: _hoisted(inner, definitions) for key, inner in value.items() if key != "$defs"}
     if copy.get("type") == "object" and "title" in copy and "properties" in copy:  # a dataclass, which takes no others
         copy.setdefault("additionalProperties", False)
     return copy

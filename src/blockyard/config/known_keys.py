@@ -14,13 +14,9 @@ from blockyard.config.tree import Node
 from blockyard.contracts import Issue
 from blockyard.errors import did_you_mean, fold, near
 
-# Names that other projects give to options and families of this one, for messages that say what was meant. Those of a
-# choice are in its YAML (`Choice.aliases`, `Choice.related`).
-#
-# Spelling tells that `roep` is rope; only a table tells that `rotary` is. `tests/config/test_synonyms.py` holds every
-# entry to a choice or an option that exists.
-
-# option -> the names it has elsewhere
+# Option -> its names in other projects, for messages with the option that was probably meant. Spelling tells that
+# `roep` is rope; only a table tells that `rotary` is. Names of choices are in their YAMLs (`Choice.aliases`).
+# `tests/config/test_synonyms.py` holds every entry to a choice or an option that exists.
 OPTIONS = {
     "trainer.max_epochs": "epochs num_epochs n_epochs num_train_epochs",
     "trainer.max_steps": "steps num_steps iterations iters max_iters updates",
@@ -66,7 +62,7 @@ OPTIONS = {
     "token_mixer.qk_norm": "qk_layernorm qk_layer_norm use_qk_norm attn_qk_norm normalize_qk",
 }
 
-# family -> the names it has elsewhere
+# Family -> its names in other projects.
 FAMILIES = {
     "schedule": "scheduler lr_scheduler lr_schedule sched",
     "optimizer": "optim opt optimiser",
@@ -95,13 +91,15 @@ COMPOSED = {
 def absent(name: str, family: str = "") -> str | None:
     """Return a message for a mechanism that is no choice, with its options or related choices; None for other names.
 
-    family: whose choices are named first
+    family: its choices are named first
     """
     if _plain(name) in COMPOSED:
         return f"{name} is {COMPOSED[_plain(name)]}"
     related = [choice for choice, known in _all_choices() if _plain(name) in known.related]
     related = sorted(related, key=lambda choice: not choice.startswith(f"{family}="))
-    return f"blockyard has no {name} (related, not the same: {', '.join(related)})" if related else None
+    if not related:
+        return None
+    return f"blockyard has no {name} (related, not the same: {', '.join(related)})"
 
 
 def _all_choices() -> Iterator[tuple[str, catalog.Choice]]:
@@ -111,18 +109,18 @@ def _all_choices() -> Iterator[tuple[str, catalog.Choice]]:
 
 
 def family_for(name: str) -> str | None:
-    """The family that has this name elsewhere."""
+    """Return the family that has this name elsewhere."""
     return next((family for family, names in FAMILIES.items() if _plain(name) in names.split()), None)
 
 
 def choices_for(name: str, family: str | None = None) -> list[str]:
-    """The choices, `family=choice`, that have this name elsewhere; those of one family, if one is given."""
+    """Return the choices, `family=choice`, that have this name elsewhere; of one family, if one is given."""
     matches = [choice for choice, known in _all_choices() if _plain(name) in known.aliases]
     return [choice for choice in matches if family is None or choice.startswith(f"{family}=")]
 
 
 def options_for(name: str, family: str | None = None) -> list[str]:
-    """The options, `family.option`, that have this name elsewhere; those of one family, if one is given."""
+    """Return the options, `family.option`, that have this name elsewhere; of one family, if one is given."""
     matches = [option for option, names in OPTIONS.items() if _plain(name) in names.split()]
     return [option for option in matches if family is None or option.startswith(f"{family}.")]
 
@@ -153,7 +151,7 @@ class KnownKeys:
     folders: tuple[Path, ...] = ()
 
     def issue(self, key: str, value: str) -> Issue | None:
-        """Why `key=value` cannot be set, or None where the key is an option."""
+        """Return the issue of `key=value`, or None where the key is an option."""
         family, *rest = key.split(".")
         if family in catalog.OUTSIDE_RUN:
             return Issue(key, "is not part of a run; `blockyard sweep` takes it")
@@ -184,12 +182,12 @@ class KnownKeys:
         return Issue(key, "unknown config key", hints, unknown=True)
 
     def _chosen(self, key: str, value: str) -> list[str]:
-        """A family by the name it has elsewhere, `scheduler=cosine`, or a choice as a switch, `wandb=true`."""
+        """Return overrides for a family's name elsewhere, `scheduler=cosine`, or a choice as a switch, `wandb=true`."""
         family = family_for(key)
         if family:
-            is_choice = value in catalog.choices(family, self.folders)
-            named_so = choices_for(value, family)
-            return [f"{family}={value}"] if is_choice else named_so or [f"{family}=NAME"]
+            if value in catalog.choices(family, self.folders):
+                return [f"{family}={value}"]
+            return choices_for(value, family) or [f"{family}=NAME"]
         return meant(key, [(family, list(catalog.choices(family, self.folders))) for family in catalog.groups()])
 
     def _option_issue(self, path: list[str], value: str) -> Issue | None:
@@ -217,17 +215,23 @@ class KnownKeys:
         return Issue(key, text, hint, see=see, unknown=depth == 1 and not self._exists(family, rest[0]))
 
     def _elsewhere(self, option: str) -> list[str]:
-        """Options of this name that other parts of the config have, or options that others call so."""
-        everywhere = [f"{name}.{option}" for name, node in tree.nodes(self.config) if option in self._options(node)]
-        return everywhere or options_for(option)
+        """Return options of this name in other parts of the config, or options with this name elsewhere."""
+        options_here = []
+        for name, node in tree.nodes(self.config):
+            if option in self._options(node):
+                options_here.append(f"{name}.{option}")
+        return options_here or options_for(option)
 
     def _exists(self, family: str, option: str) -> bool:
-        """Whether any choice of a family has such an option."""
-        choices = catalog.choices(family, self.folders).values()
-        return any(option in self._options({"_target_": each.target}) for each in choices if each.target)
+        """Return whether any choice of a family has such an option."""
+        for choice in catalog.choices(family, self.folders).values():
+            if choice.target and option in self._options({"_target_": choice.target}):
+                return True
+        return False
 
     def _explain(self, family: str) -> str:
-        return f"`blockyard explain {family}={self.choices[family]}`" if self.choices.get(family) else ""
+        choice = self.choices.get(family)
+        return f"`blockyard explain {family}={choice}`" if choice else ""
 
     def _options(self, node: Node) -> list[str]:
         return list(options_of(node, self.allow))
@@ -237,7 +241,7 @@ class KnownKeys:
         return [f"{family}.{name}" for name in node] if isinstance(node, dict) else []
 
     def _dot_hint(self, path: list[str], value: str) -> list[str]:
-        """What `position.rope=...` or `block.name=...` means: a dot written for the = of a choice."""
+        """Return the choice that `position.rope=...` or `block.name=...` means: a dot written for a `=`."""
         family, name = path[:2]
         names = catalog.choices(family, self.folders)
         choice = next((text for text in (value, name) if text in names), None)
@@ -245,4 +249,6 @@ class KnownKeys:
             return [f"{family}={choice}"]
         if name in catalog.run_keys() and value in catalog.choices(name, self.folders):
             return [f"{name}={value}"]
-        return [f"{family}={other}" for other in near(value, names)] if name in ("name", "type") else []
+        if name not in ("name", "type"):
+            return []
+        return [f"{family}={other}" for other in near(value, names)]

@@ -1,15 +1,15 @@
 """The kinds of layers in a config: overrides of parts, composed to nodes.
 
-`layers.kinds.far=[position=none]` is what the config's own command line with `position=none` behind it would compose,
-of the families in which layers may differ. A kind keeps the nodes that differ from the config's own. One override may
-be written by its key as well: `layers.kinds.far.token_mixer.window=64`.
+`layers.kinds.far=[position=none]` is composed as the config's own command line with `position=none` behind it, in the
+families in which layers may differ. A kind keeps the nodes that differ from the config's own. One override may be
+written by its key as well: `layers.kinds.far.token_mixer.window=64`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 from blockyard.config.choices import catalog
@@ -33,7 +33,9 @@ Composes = Callable[[SortedOverrides, list[Issue]], Node]
 def unexpanded(config: Node) -> list[str]:
     """Return the names of the kinds that are still lists of overrides."""
     kinds = get(config, KINDS, {})
-    return [name for name, kind in kinds.items() if isinstance(kind, list)] if isinstance(kinds, dict) else []
+    if not isinstance(kinds, dict):
+        return []
+    return [name for name, kind in kinds.items() if isinstance(kind, list)]
 
 
 def split(values: list[Value]) -> tuple[list[Value], dict[str, list[str]]]:
@@ -59,7 +61,9 @@ def expand(
 ) -> None:
     """Put the nodes of every kind into the config, in place of its overrides.
 
-    typed: overrides by kind that stand behind those of the config; ordered: those of the command line
+    typed: overrides by kind that stand behind the lists in the config
+    ordered: the overrides of the command line
+    composes: the complete config of sorted overrides
     """
     node = config.get(FAMILY)
     kinds = node.get("kinds") if is_node(node) else None
@@ -68,14 +72,14 @@ def expand(
     if kinds is not None and not isinstance(kinds, dict):
         return  # `check` says what is wrong
     kinds = dict(kinds) if kinds else {}
-    own: Node | None = None
+    own: Node | None = None  # composed for the first kind, if there is one
     for name in dict.fromkeys((*kinds, *typed)):
         overrides = kinds.get(name, [])
         if is_node(overrides):
             continue
         kinds[name] = {"_target_": TARGET}
         key = f"{KINDS}.{name}"
-        if not isinstance(overrides, list) or not all(isinstance(each, str) for each in overrides):
+        if not isinstance(overrides, list) or not all(isinstance(text, str) for text in overrides):
             text = f"invalid value {quoted(overrides)}: expected a list of overrides"
             issues.append(Issue(key, text, [f"{key}=[token_mixer=conv]"]))
             continue
@@ -94,16 +98,17 @@ def _nodes(
     issues: list[Issue],
     composes: Composes,
 ) -> Node:
-    """Return the nodes by family in which a kind differs from the config's own."""
+    """Return the nodes by family that a kind has of its own."""
     problems: list[Issue] = []
     wanted = sort_overrides(overrides, folders, problems)
     changed = [*wanted.groups, *(value.key for value in wanted.values)]
-    others = [each for each in changed if _family(each) not in FAMILIES]
-    for each in others:
-        text = f"layers cannot differ in {_family(each)}; a kind takes overrides of {', '.join(FAMILIES)}"
-        problems.append(Issue(each.partition("=")[0], text, near(_family(each), FAMILIES)))
+    for override in changed:
+        family = _family(override)
+        if family not in FAMILIES:
+            text = f"layers cannot differ in {family}; a kind takes overrides of {', '.join(FAMILIES)}"
+            problems.append(Issue(override.partition("=")[0], text, near(family, FAMILIES)))
     if problems:
-        issues.extend(Issue(f"{key}: {each.key}", each.text, each.legal, each.see, each.unknown) for each in problems)
+        issues.extend(replace(issue, key=f"{key}: {issue.key}") for issue in problems)
         return {}
     chosen = {_family(group): group for group in wanted.groups}
     replaced = [family for family, group in chosen.items() if group not in ordered.groups]
@@ -111,8 +116,9 @@ def _nodes(
     groups = [group for group in ordered.groups if _family(group) not in (FAMILY, *chosen)]
     composing: list[Issue] = []
     config = composes(SortedOverrides([*groups, *chosen.values()], [*kept, *wanted.values]), composing)
-    inside = [each for each in composing if _family(each.key) in FAMILIES and each not in issues]
-    issues.extend(Issue(f"{key}: {each.key}", each.text, each.legal, each.see, each.unknown) for each in inside)
+    # An issue outside the families of layers, or of the config's own layers, is reported once for the whole config.
+    inside = [issue for issue in composing if _family(issue.key) in FAMILIES and issue not in issues]
+    issues.extend(replace(issue, key=f"{key}: {issue.key}") for issue in inside)
     return {family: config[family] for family in FAMILIES if family in config and config[family] != own.get(family)}
 
 
@@ -121,7 +127,7 @@ def _family(override: str) -> str:
 
 
 def nodes_of_kinds(config: Node) -> dict[str, dict[str, Node]]:
-    """Return the nodes of each kind by family, of a config whose kinds are composed."""
+    """Return the nodes of each kind by family, from a config with composed kinds."""
     kinds = get(config, KINDS, None)
     if not isinstance(kinds, dict):
         return {}
@@ -139,12 +145,12 @@ def nodes_of_layers(config: Node, depth: int) -> list[dict[str, Node]]:
     if not kinds:
         return [own] * depth
     node: Node = config[FAMILY]
-    names = {each: tuple(node.get(each) or ()) for each in ("pattern", "first", "last")}
+    names = {option: tuple(node.get(option) or ()) for option in ("pattern", "first", "last")}
     return [own | kinds.get(name, {}) for name in Pattern(**names, kinds=dict.fromkeys(kinds, Kind())).names(depth)]
 
 
 def choice_name(node: Node, choices: Mapping[str, catalog.Choice]) -> str:
-    """Return the name of the choice whose class a node has; that of the class where no choice has it."""
+    """Return the name of the choice with a node's class, or the name of the class where no choice has it."""
     target = str(node["_target_"])
     return next((name for name, choice in choices.items() if choice.target == target), target.rpartition(".")[2])
 
@@ -152,7 +158,7 @@ def choice_name(node: Node, choices: Mapping[str, catalog.Choice]) -> str:
 def described(config: Node, kind: str, choices: Mapping[str, str | None]) -> dict[str, str]:
     """Return the choice of each family in the layers of a kind, with the options that differ.
 
-    They are compared with the config's own, and where the kind has another choice with the defaults of that.
+    Options are compared with the config's own, or with the defaults of the choice where the kind has another one.
     """
     nodes = nodes_of_kinds(config).get(kind, {})
     texts = {}
@@ -170,13 +176,13 @@ def described(config: Node, kind: str, choices: Mapping[str, str | None]) -> dic
 
 
 def is_choice(key: str) -> bool:
-    """Whether a dotted key names the choice of a family in a kind: `layers.kinds.far.norm`."""
+    """Return whether a dotted key names the choice of a family in a kind: `layers.kinds.far.norm`."""
     parts = key.split(".")
     return key.startswith(f"{KINDS}.") and len(parts) == 4 and parts[-1] in FAMILIES
 
 
 def place(config: Node, key: str) -> str:
-    """Return the dotted key at which a config has an option of a kind: the config's own where the kind has that node.
+    """Return the dotted key of an option of a kind: the config's own key where the kind has no node of its own.
 
     Any other key stays as it is.
     """

@@ -1,6 +1,6 @@
-"""What of Lightning a config may use in addition to blockyard's own, and what not, with reasons: classes and flags.
+"""Lightning's classes and flags that a config may use in addition to blockyard's own, and reasons against the others.
 
-The flags are those of `pytorch_lightning.Trainer` that `trainer.extra` passes through. No class is imported.
+A flag is an argument of `pytorch_lightning.Trainer` that `trainer.extra` passes through. No class is imported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BASES = {
     "callbacks": "pytorch_lightning.callbacks.callback.Callback",
     "logger": "pytorch_lightning.loggers.logger.Logger",
 }
-# Lightning's callbacks whose work the run does itself -> what to use instead.
+# Callback of Lightning that does some of the run's own work -> the way out.
 OWNED_CALLBACKS = {
     "Checkpoint": "an exact resume needs the run's own checkpoints; use callbacks.checkpoint.every",
     "ProgressBar": "use callbacks.progress",
@@ -31,9 +31,9 @@ PASSED_ON = (
     "sync_batchnorm",
 )
 
-# Lightning's loggers that connect as they are made, which a check must not.
+# Lightning's loggers that connect as they are made. A check must not connect.
 CONNECTING_LOGGERS = ("CometLogger", "LitLogger")
-# Flags that the run sets itself -> why, and the option of ours to use instead.
+# Flag that the run sets itself -> the reason, and the option of ours to use instead.
 OWNED_FLAGS: dict[str, str] = {
     "accelerator": "use trainer.accelerator",
     "devices": "use trainer.devices",
@@ -73,7 +73,7 @@ OWNED_FLAGS: dict[str, str] = {
 
 
 def connects(target: type) -> bool:
-    """Whether a logger connects to its service as it is made."""
+    """Return whether a logger connects to its service as it is made."""
     return any(
         base.__module__.startswith("pytorch_lightning.loggers.") and base.__name__ in CONNECTING_LOGGERS
         for base in target.__mro__
@@ -81,12 +81,12 @@ def connects(target: type) -> bool:
 
 
 def is_lightning(family: str, target: type) -> bool:
-    """Whether a class is one of Lightning's kind for this family."""
+    """Return whether a class is one of Lightning's kind for this family."""
     return BASES.get(family) in {f"{base.__module__}.{base.__qualname__}" for base in target.__mro__}
 
 
 def refusal(target: type) -> str | None:
-    """Why a Lightning callback cannot run here, or None."""
+    """Return why a Lightning callback cannot run here, or None."""
     for base in target.__mro__:
         if base.__module__.startswith("pytorch_lightning.callbacks.") and base.__name__ in OWNED_CALLBACKS:
             return f"{target.__name__} does what the run does itself: {OWNED_CALLBACKS[base.__name__]}"
@@ -94,7 +94,7 @@ def refusal(target: type) -> str | None:
 
 
 def refused_flags(extra: Mapping[str, Any], *, profile: bool = False) -> list[str]:
-    """What is wrong with `trainer.extra`, one sentence for each flag; unknown flags import Lightning to be found."""
+    """Return a sentence for each flag in `trainer.extra` that is refused. Imports Lightning for an unknown name."""
     issues = [f"trainer.extra.{name} belongs to the run: {OWNED_FLAGS[name]}" for name in extra if name in OWNED_FLAGS]
     if profile and "profiler" in extra:
         issues.append("trainer.extra.profiler and trainer.profile=true exclude each other")

@@ -1,4 +1,4 @@
-"""What this machine has: CPU cores and memory. Imports nothing heavy."""
+"""CPU cores and memory of this machine. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ GROUPS = Path("/sys/fs/cgroup")
 
 
 def cpu_cores() -> int:
-    """The number of CPU cores that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def exported_threads() -> int | None:
-    """The number of CPU threads that OMP_NUM_THREADS names, the first of several; None where it names none."""
+    """Return the number of CPU threads that OMP_NUM_THREADS names, the first of several; None where it names none."""
     text = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(text) if text.isdecimal() and int(text) else None
 
 
 def memory() -> int | None:
-    """Bytes of memory that this process may use: of the machine, or fewer in a container; None where unknown."""
+    """Return the bytes of memory that this process may use, fewer in a container; None where unknown."""
     return min((*_installed(), *_granted()), default=None)
 
 
 def gpu_memory() -> int:
-    """Bytes of memory of the smallest GPU."""
+    """Return the bytes of memory of the smallest GPU."""
     import torch
 
     return min(torch.cuda.get_device_properties(n).total_memory for n in range(torch.cuda.device_count()))
@@ -40,7 +40,7 @@ def _installed() -> Iterator[int]:
 
 
 def _granted() -> Iterator[int]:
-    """The limits of the control groups that this process is in, of either version of Linux's interface."""
+    """Yield the limits of this process's control groups, in either version of Linux's interface."""
     try:
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:

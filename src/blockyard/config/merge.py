@@ -1,13 +1,13 @@
 """Merges the overrides of a command line: the files of its choices, as plain data, and its values.
 
-Hydra says which files there are and in which order. They hold little beside the name of a class, so that merging them
+Hydra finds the files and their order. They hold little beside the name of a class, so that merging them
 needs none of OmegaConf's nodes, each of which is copied and linked to its parent again and again: that is two thirds of
 the time of a composition. Types are checked by the schema afterwards.
 
 Files of a user's own config folder may come from a stranger. Keys under `hydra` name callbacks, launchers and logging
 classes that Hydra's application calls, and `allow` names packages that are imported. However a file reaches them (a
-package, an escape, an alias, a link, a defaults list), the merged values differ from those of the package's own files,
-and such a config is refused before anything is called or imported.
+package, an escape, an alias, a link, a defaults list), the merged keys differ from the package's own, and such a config
+is refused before anything is called or imported.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def merge(ordered: SortedOverrides, folders: tuple[Path, ...], issues: list[Issu
     choices: Choices = {}
     with _failures_as(issues):
         merged, choices = merge_choices(groups, replaced, folders)
-        # Nested choices and new classes first: they decide which keys there are.
+        # Nested choices and new classes before values: they decide which keys there are.
         nested_choices.fill(merged, folders, {value.key: value.value for value in ordered.values})
         _retarget(merged, ordered.values)
         _set_values(merged, choices, ordered, folders, issues)
         config = resolve(merged, issues)  # after the values, which an interpolation may name
-        presets.remove_options(config, choices, folders)
+        presets.remove_options(config, choices, folders)  # last: another option may interpolate one of these
     return (config, choices) if config else ({}, {})
 
 
@@ -96,7 +96,7 @@ def _retarget(config: Node, values: Iterable[Value]) -> None:
 def _set_values(
     config: Node, choices: Choices, ordered: SortedOverrides, folders: tuple[Path, ...], issues: list[Issue]
 ) -> None:
-    """Set the values whose keys exist in place. The others are issues."""
+    """Set values in place. A value with an unknown key is an issue, and so is one that cannot be set."""
     values = ordered.values
     known_keys = KnownKeys(config, choices, ordered.allow, folders)
     unknown = [known_keys.issue(value.key, value.text) for value in values]
@@ -119,7 +119,7 @@ def merge_choices(groups: Sequence[str], replaced: Sequence[str], folders: tuple
     Raises ReachingError and UnsafeFileError for files of a user that are refused, and Hydra's errors.
 
     groups: `family=name`, the choices that a preset makes too
-    replaced: families in which another choice is made than the preset's, so that its options do not apply
+    replaced: families with another choice than the preset's, so that the preset's options do not apply
     folders: the user's own config folders
     """
     # The user's own files may change while this process runs; the package's do not.
@@ -140,6 +140,7 @@ def _merge_files(
     single, several = _apart(groups)
     content, chosen = _content(single, replaced, folders)
     for family, names in several.items():
+        # Hydra 1.3 merges several choices of a group into one node, in which one logger would overwrite the other.
         nodes = [_content((*single, f"{family}={name}"), replaced, folders)[0][family] for name in names]
         content[family] = _together(family, nodes, names)
     families = (*catalog.families(), *(key for key in catalog.OF_SOURCE if chosen.get(key)))
@@ -152,7 +153,7 @@ def _merge_files(
 def _content(groups: Sequence[str], replaced: Sequence[str], folders: tuple[Path, ...]) -> tuple[Node, Choices]:
     """Return the config that the files of single choices merge to, and the choice of each family.
 
-    Raises ReachingError where a file of the user's changes what it may not.
+    Raises ReachingError where a file of the user's changes keys of Hydra or `allow`.
     """
     from blockyard.config.hydra_sources import read_files
 

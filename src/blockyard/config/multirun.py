@@ -1,4 +1,4 @@
-"""Expands the overrides of a multirun (`seed=1,2 norm=glob(*)`) into those of each run, without composing a config.
+"""Expands the overrides of a multirun (`seed=1,2 norm=glob(*)`) into overrides of runs, without composing a config.
 
 The meaning is that of Hydra's basic sweeper: every combination, the last key varies fastest, and a key that is given
 twice has its last value.

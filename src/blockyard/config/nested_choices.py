@@ -42,7 +42,7 @@ class NestedChoices(NamedTuple):
         return f"{self.place.key}.{self.names}"
 
     def requested(self) -> dict[str, str] | None:
-        """Return the choice of each listed name; None where a value has the wrong type, which `check` reports."""
+        """Return the choice of each listed name; None where a value has the wrong type. `check` reports that."""
         node = self.place.node
         names = node.get(self.names, self.place.options[self.names].default)
         if isinstance(names, str):
@@ -60,8 +60,9 @@ def fill(config: Node, folders: tuple[Path, ...] = (), typed: Mapping[str, Any] 
     """Fill in the nested choices in place.
 
     folders: the user's own config folders
-    typed: values of the command line by their keys; those that list names are put into the config first
+    typed: values of the command line by their keys; lists of names are put into the config first
     """
+    # Collected first: a choice that names itself would be filled without end.
     for nested in list(_nested_choices(config)):
         if nested.listing in typed:
             put(nested.place.node, [nested.names], typed[nested.listing])

@@ -1,4 +1,4 @@
-"""Reads the text of command-line options. Each reader returns a value or raises ValueError with what it expects.
+"""Reads the text of command-line options. Each reader returns a value or raises ValueError with the expected form.
 
 Shared by flags (`--port 80`) and by options that are not part of a config (`generate top_k=40`), so that each kind
 of value is read in one way. Config values are read by Hydra and checked against signatures instead (`schema`).
@@ -17,7 +17,7 @@ Reader = Callable[[str], Any]
 
 
 def read_option(key: str, text: str, reader: Reader) -> Any:
-    """The value of `key=text`. Raises UserError that says what is expected."""
+    """Return the value of `key=text`. Raises UserError with the expected form."""
     try:
         return reader(text)
     except ValueError as error:
@@ -25,8 +25,10 @@ def read_option(key: str, text: str, reader: Reader) -> Any:
 
 
 def integer(minimum: int = 0, maximum: int | None = None, note: str = "") -> Callable[[str], int]:
-    """A reader of whole numbers in a range."""
-    limits = f"a whole number >= {minimum}" if maximum is None else f"a whole number from {minimum} to {maximum}"
+    """Return a reader of whole numbers in a range. note: ends the message."""
+    limits = f"a whole number >= {minimum}"
+    if maximum is not None:
+        limits = f"a whole number from {minimum} to {maximum}"
 
     def read(text: str) -> int:
         value = int(text) if re.fullmatch(r"[+-]?\d{1,18}", text) else None
@@ -38,7 +40,7 @@ def integer(minimum: int = 0, maximum: int | None = None, note: str = "") -> Cal
 
 
 def number(minimum: float = 0.0, maximum: float = float("inf"), *, exclusive: bool = False) -> Callable[[str], float]:
-    """A reader of finite numbers in a range; `exclusive` leaves the minimum out."""
+    """Return a reader of finite numbers in a range; `exclusive` leaves the minimum out."""
     limits = f"a number {'>' if exclusive else '>='} {minimum:g}"
     limits += f" and <= {maximum:g}" if maximum < float("inf") else ""
 
@@ -56,7 +58,7 @@ def number(minimum: float = 0.0, maximum: float = float("inf"), *, exclusive: bo
 
 
 def one_of(*names: str) -> Callable[[str], str]:
-    """A reader of one of a few names."""
+    """Return a reader of one of a few names."""
 
     def read(text: str) -> str:
         if text not in names:
@@ -67,21 +69,21 @@ def one_of(*names: str) -> Callable[[str], str]:
 
 
 def boolean(text: str) -> bool:
-    """true or false."""
+    """Read true or false."""
     if text.lower() not in ("true", "false"):
         raise ValueError("true or false")
     return text.lower() == "true"
 
 
 def non_empty(text: str) -> str:
-    """A text of at least one character."""
+    """Read a text of at least one character."""
     if not text:
         raise ValueError("a text of at least one character")
     return text
 
 
 def indices(text: str) -> tuple[int, ...]:
-    """Whole numbers such as 0,2 or [0,2] or 0-3, each once."""
+    """Read whole numbers such as 0,2 or [0,2] or 0-3, each once."""
     values: list[int] = []
     for part in text.strip("[]() ").split(","):
         ends = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip())
@@ -93,7 +95,7 @@ def indices(text: str) -> tuple[int, ...]:
 
 
 def config_value(text: str) -> Any:
-    """A value as in a config override: 3, 1e-4, true, null, [a,b], text."""
+    """Read a value as in a config override: 3, 1e-4, true, null, [a,b], text."""
     try:
         return parse_value(text)
     except ValueError as error:

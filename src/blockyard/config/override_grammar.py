@@ -17,11 +17,16 @@ if TYPE_CHECKING:
 
 LONGEST = 20_000  # characters of an override
 DEEPEST = 20  # levels of lists and mappings in a value
+# Options that take lists of overrides. Hydra's grammar takes an override inside a value in quotes only.
+_LISTS_OF_OVERRIDES = re.compile(r"(\+*layers\.kinds\.[\w-]+=)(.*)", re.DOTALL)
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")  # a text that needs no quotes, unless it is one of these
+_KEYWORDS = {"null", "true", "false", "inf", "nan"}
+_DEPTHS = {"[": 1, "{": 1, "(": 1, "]": -1, "}": -1, ")": -1}
 
 
 @lru_cache(maxsize=4096)
 def parse_override(text: str) -> Override:
-    """The override that a text stands for; callers must not change it. Raises ValueError with one line."""
+    """Return the override in a text; callers must not change it. Raises ValueError with one line."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -37,32 +42,31 @@ def parse_override(text: str) -> Override:
         raise ValueError("a number of too many digits") from error
 
 
-# Options that take lists of overrides, which Hydra's grammar takes in quotes only.
-_LISTS_OF_OVERRIDES = re.compile(r"(\+*layers\.kinds\.[\w-]+=)(.*)", re.DOTALL)
-
-
 def _quoted_overrides(text: str) -> str:
     """Put the items of `layers.kinds.far=[position=none,norm=rms]` into quotes; any other text stays as it is."""
     match = _LISTS_OF_OVERRIDES.fullmatch(text)
     if not match or any(quote in text for quote in "'\""):
         return text
     key, value = match.groups()
-    return key + ",".join(_quoted_items(each) for each in _apart(value))
+    return key + ",".join(_quoted_items(alternative) for alternative in _apart(value))  # several in a multirun
 
 
 def _quoted_items(text: str) -> str:
-    """A list with its items that have a `=` in quotes; any other value as it is."""
+    """Return a list with its items that have a `=` in quotes; any other value as it is."""
     if not (text.startswith("[") and text.endswith("]")):
         return text
-    items = (item.strip() for item in _apart(text[1:-1]))
-    return f"[{','.join(f'{item!r}' if '=' in item else item for item in items)}]"
+    items = []
+    for item in _apart(text[1:-1]):
+        item = item.strip()
+        items.append(repr(item) if "=" in item else item)
+    return f"[{','.join(items)}]"
 
 
 def _apart(text: str) -> list[str]:
-    """The parts of a text between the commas that are not inside brackets."""
+    """Return the parts of a text between the commas that are not inside brackets."""
     parts, depth = [""], 0
     for letter in text:
-        depth += {"[": 1, "{": 1, "(": 1, "]": -1, "}": -1, ")": -1}.get(letter, 0)
+        depth += _DEPTHS.get(letter, 0)
         if letter == "," and depth == 0:
             parts.append("")
         else:
@@ -71,23 +75,17 @@ def _apart(text: str) -> list[str]:
 
 
 def _depth(text: str) -> int:
-    """How deep brackets are nested, those of quoted text included."""
-    depths = accumulate({"[": 1, "{": 1, "(": 1, "]": -1, "}": -1, ")": -1}.get(letter, 0) for letter in text)
+    """Return how deep brackets are nested, in quoted text too."""
+    depths = accumulate(_DEPTHS.get(letter, 0) for letter in text)
     return max(depths, default=0)
 
 
 def parse_value(text: str) -> Any:
-    """The value of `text` behind a `=`: a number, text, true, null, a list or a mapping. Raises ValueError."""
+    """Return the value of `text` behind a `=`: a number, text, true, null, a list or a mapping. Raises ValueError."""
     override = parse_override(f"value={text}")
     if override.is_sweep_override():
         raise ValueError(f"{text!r} is several values; write [{text}] for a list")
     return override.value()
-
-
-# Overrides of values that are at hand, such as those of a sweep file.
-
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
-_KEYWORDS = {"null", "true", "false", "inf", "nan"}
 
 
 def to_override(key: str, value: Any) -> str:
@@ -112,19 +110,20 @@ def to_text(value: Any) -> str:
 
 
 def as_quoted(text: str) -> str:
-    """Return a value with its numbers and words such as true in quotes, which makes them text; each item of a list."""
+    """Return a value, or each item of a list, in quotes, so that a number or a word such as true is read as text."""
     if not (text.startswith("[") and text.endswith("]")):
-        return text if text[:1] in ("'", '"') else f'"{text}"'
+        is_quoted = text[:1] in ("'", '"')
+        return text if is_quoted else f'"{text}"'
     items = [as_quoted(item.strip()) for item in _apart(text[1:-1])]
     return f"[{','.join(items)}]"
 
 
 def parse_allow(text: str | None) -> list[str]:
-    """The packages that `allow=[first,second]` names; none if the text is empty."""
-    parts = (text or "").strip("[]").split(",")
-    return [name for part in parts if (name := part.strip(" '\""))]
+    """Return the packages that `allow=[first,second]` names; none if the text is empty."""
+    names = [part.strip(" '\"") for part in (text or "").strip("[]").split(",")]
+    return [name for name in names if name]
 
 
 def packages_typed(texts: Iterable[str]) -> list[str]:
-    """The packages that the `allow=[...]` among typed texts name, before any of them is checked."""
+    """Return the packages that `allow=[...]` among typed texts names, before any of them is checked."""
     return [name for text in texts if text.startswith("allow=") for name in parse_allow(text.partition("=")[2])]

@@ -209,7 +209,8 @@ def _sort_several(
     elif len(set(names)) != len(names):
         issues.append(Issue(family, f"names a choice twice: {', '.join(names)}"))
     elif not names:
-        issues.append(Issue(family, "names no choice", [f"{family}=none" if "none" in choices else f"{family}=quiet"]))
+        empty = "none" if "none" in choices else "quiet"
+        issues.append(Issue(family, "names no choice", [f"{family}={empty}"]))
     else:
         value = names[0] if len(names) == 1 else f"[{','.join(names)}]"
         result.groups.append(f"{family}={value}")
@@ -221,4 +222,6 @@ def _slash_hint(name: str, value: str) -> list[str]:
     if family not in catalog.run_keys():
         return []
     choice = next((text for text in (rest, value) if text in catalog.choices(family)), None)
-    return [f"{family}={choice}"] if choice else [f"{family}.{rest}={value}"]
+    if choice:
+        return [f"{family}={choice}"]
+    return [f"{family}.{rest}={value}"]

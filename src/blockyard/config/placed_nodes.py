@@ -25,7 +25,7 @@ class Placed:
 
     key: dotted
     required: the class that the node's class must derive from
-    late: the node is a factory, which waits for a Context
+    late: the node is a factory and waits for a Context
     own: the packages besides the trusted ones that the config may name
     """
 
@@ -42,7 +42,7 @@ class Placed:
 
     @cached_property
     def target_class(self) -> type | None:
-        """Its class; None where that does not exist, or its package may not have what is built here. Asked once."""
+        """Its class, asked for once; None where there is none, or its package may have no class in this place."""
         return find(self.target, (*self.packages, *self.own))
 
     @property
@@ -57,7 +57,7 @@ class Placed:
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """The trusted packages that may have what is built here: a module is of this project or of torch."""
+        """The trusted packages that may have a class in this place: a module is of this project or of torch."""
         if self.required is TorchMetric:
             return ()  # the metrics of torchmetrics are named by `metrics`, not by a node
         return LAYERS if issubclass(self.required, nn.Module | Kind) else TRUSTED_PACKAGES
@@ -70,7 +70,7 @@ def placed_nodes(config: Node) -> Iterator[Placed]:
         value: Any = config.get(family)
         if is_node(value):
             yield from _with_inner(Placed(family, value, contract(family), family in LATE_KEYS, own))
-        elif isinstance(value, dict) and family in RUNTIME_CONTRACTS:  # several by name
+        elif isinstance(value, dict) and family in RUNTIME_CONTRACTS:  # several callbacks or loggers by name
             for name, node in value.items():
                 if is_node(node):
                     yield from _with_inner(Placed(f"{family}.{name}", node, contract(family), False, own))

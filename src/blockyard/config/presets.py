@@ -1,8 +1,8 @@
 """Presets: named models, each a list of choices and options, over any data.
 
 A preset names every part of a model, its tokenizer, head and objective included, so that `data=code preset=llama`
-is a complete command. What the command line names takes precedence, and an experiment keeps what belongs to its data
-(tokenizer, head, objective): `experiment=vit_digits preset=llama` changes the model and not the task.
+is a complete command. Choices of the command line take precedence, and an experiment keeps the parts that belong to its
+data (tokenizer, head, objective): `experiment=vit_digits preset=llama` changes the model and not the task.
 Where a choice of the preset is replaced in this way, the options that the preset sets for it do not apply. Neither do
 options that an experiment sets for a choice of its own, where an override or a preset makes another one.
 """
@@ -21,8 +21,9 @@ TASK = ("tokenizer", "source_tokenizer", "head", "objective")
 
 
 def expand(groups: Sequence[str], folders: tuple[Path, ...] = ()) -> tuple[list[str], list[str]]:
-    """The choices (`family=name`) of a command line with those that an experiment keeps, and the families whose
-    choice differs from the preset's.
+    """Return the choices of a command line and of its experiment's task, and the families with another preset choice.
+
+    groups: `family=name`
     """
     chosen = dict(group.split("=", 1) for group in groups)
     preset, experiment = chosen.get(FAMILY), chosen.get(EXPERIMENT)
@@ -31,14 +32,15 @@ def expand(groups: Sequence[str], folders: tuple[Path, ...] = ()) -> tuple[list[
     of_preset = choices(FAMILY, str(preset), folders)
     of_experiment = choices(EXPERIMENT, str(experiment), folders) if _is_named(experiment) else {}
     kept = {family: of_experiment[family] for family in TASK if family in of_experiment and family not in chosen}
-    replaced = [family for family, name in of_preset.items() if (chosen | kept).get(family, name) != name]
+    effective = chosen | kept
+    replaced = [family for family, name in of_preset.items() if effective.get(family, name) != name]
     return [*groups, *(f"{family}={name}" for family, name in kept.items())], replaced
 
 
 def choices(
     group: str, name: str, folders: tuple[Path, ...] = (), seen: frozenset[str] = frozenset()
 ) -> dict[str, str]:
-    """The choices that the defaults list of a YAML overrides, by family; those of a YAML it builds on come first.
+    """Return the choices that the defaults list of a YAML makes, by family. It may build on another YAML's choices.
 
     seen: the YAMLs that build on this one
     """
@@ -56,7 +58,10 @@ def choices(
         if isinstance(entry, str) and entry != "_self_":
             result |= choices(group, entry, folders, seen | {name})
         elif isinstance(entry, dict):
-            result |= {_family(str(key)): _name(value) for key, value in entry.items()}
+            for key, value in entry.items():
+                # `override /data`, or `override /tokenizer@source_tokenizer`
+                family = str(key).removeprefix("override /").rpartition("@")[2]
+                result[family] = catalog.SAME if value is None else str(value)
     return result
 
 
@@ -65,7 +70,7 @@ def remove_options(config: Node, chosen: dict[str, str | None], folders: tuple[P
 
     `experiment=speech_ctc` masks bands of its spectrogram. With `source_tokenizer=waveform` there are none, and these
     options do not apply. Options of both choices, such as a learning rate, do. An option that neither choice has stays
-    in the config, which is refused.
+    in the config, and the check refuses it.
 
     chosen: the choice of each family
     """
@@ -82,15 +87,6 @@ def remove_options(config: Node, chosen: dict[str, str | None], folders: tuple[P
         if former in of_family and present in of_family:
             for option in {*of_family[former].options} - {*of_family[present].options}:
                 node.pop(option, None)
-
-
-def _family(key: str) -> str:
-    """The family of an entry of a defaults list: `override /data`, `override /tokenizer@source_tokenizer`."""
-    return key.removeprefix("override /").rpartition("@")[2]
-
-
-def _name(value: object) -> str:
-    return catalog.SAME if value is None else str(value)
 
 
 def _is_named(name: str | None) -> bool:

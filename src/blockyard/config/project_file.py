@@ -5,9 +5,9 @@
     outputs: outputs           # as outputs=outputs
     logger: [tensorboard]      # as logger=[tensorboard]
 
-What the command line says comes first. BLOCKYARD_PROJECT=none reads no file. Which file was read is said on standard
-error. A file that another user owns, or that everybody may write to, is refused: it could name code to run. The same
-holds for a link to a file, and for every link on the way to it. The paths of a linked file are relative to where it is.
+Arguments of the command line come first. BLOCKYARD_PROJECT=none reads no file. Standard error names the file that was
+read. A file that another user owns, or that everybody may write to, is refused: it could name code to run. The same
+holds for a link to a file, and for every link on the way to it. The paths of a linked file are relative to its target.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ NAME = "blockyard.yaml"
 VARIABLE = "BLOCKYARD_PROJECT"
 _LINKS = 40  # that are followed, as by the system
 KEYS = ("config_dirs", "allow", "outputs", "logger")
-# What each command takes of the file; commands that are not here take nothing.
 _RUN = ("allow", "outputs")
+# Command -> the keys of the file that it takes; other commands take none.
 TAKES = {
     **dict.fromkeys(("train", "check", "sweep"), KEYS),
     **dict.fromkeys(("verify", "explain", "schema", "bench", "tokenize"), ("config_dirs", "allow")),
@@ -54,7 +54,7 @@ class Project:
     logger: str | None = None
 
     def arguments(self, command: str, args: Sequence[str]) -> list[str]:
-        """What the file adds to a command line: nothing that is given already, or that the command does not take."""
+        """Return the arguments that the file adds to a command line: keys that the command takes and does not have."""
         keys = {text.partition("=")[0] for text in args}
         takes = [key for key in TAKES.get(command, ()) if key not in keys]
         added = [text for key in takes for text in self._as_arguments(key, grammar=command in _GRAMMAR)]
@@ -69,11 +69,13 @@ class Project:
         if outputs is not None and grammar and not _PLAIN_PATH.fullmatch(outputs):
             outputs = to_text(outputs)
         value = {"outputs": outputs, "logger": self.logger, "allow": f"[{','.join(self.allow)}]"}[key]
-        return [f"{key}={value}"] if value not in (None, "[]") else []
+        if value in (None, "[]"):
+            return []
+        return [f"{key}={value}"]
 
 
 def with_project(command: str, arguments: Sequence[str]) -> list[str]:
-    """The arguments of a command with those of the project file. Raises UserError for an unsound file."""
+    """Return the arguments of a command and of the project file. Raises UserError for an unsound file."""
     path = find() if command in TAKES else None
     if path is None:
         return list(arguments)
@@ -86,30 +88,33 @@ def with_project(command: str, arguments: Sequence[str]) -> list[str]:
 
 
 def import_folders(command: str) -> list[Path]:
-    """The folder of the project file, from which a command imports packages that are allowed."""
+    """Return the folder of the project file, if there is one; a command imports allowed packages from there."""
     path = find() if "allow" in TAKES.get(command, ()) else None
     return [] if path is None else [_followed(path).parent]
 
 
 def find(start: Path | None = None) -> Path | None:
-    """The nearest project file, in `start` (the working directory) or above it; None where there is none."""
+    """Return the nearest project file, in `start` (the working directory) or above it; None where there is none."""
     if os.environ.get(VARIABLE) == "none":
         return None
     try:
         folder = Path.cwd() if start is None else start
     except FileNotFoundError:
         return None
-    return next((path for each in (folder, *folder.parents) if os.path.lexists(path := each / NAME)), None)
+    for parent in (folder, *folder.parents):
+        if os.path.lexists(parent / NAME):
+            return parent / NAME
+    return None
 
 
 def default_outputs() -> str:
-    """The folder of runs where a command line names none: that of the project file, or `outputs`."""
+    """Return the folder of runs without `outputs=` on the command line: the project file's, or `outputs`."""
     path = find()
     return (read(path).outputs if path is not None else None) or "outputs"
 
 
 def read(path: Path) -> Project:
-    """The content of a file. Raises UserError that names the file, the key and what would work."""
+    """Return the content of a file. Raises UserError with the file, the key and a way out."""
     path = _followed(path)
     content = _content(path)
     for key in content:
@@ -124,17 +129,18 @@ def read(path: Path) -> Project:
     if outputs is not None and not (isinstance(outputs, str) and outputs):
         raise UserError(f"{path}: outputs: {outputs!r} is not a folder")
     names = [logger] if isinstance(logger, str) else _names(path, content, "logger")
+    loggers = names[0] if len(names) == 1 else f"[{','.join(names)}]"
     return Project(
         path,
-        tuple(str(_beside(path, folder)) for folder in folders),
-        tuple(packages),
-        None if outputs is None else str(_beside(path, outputs)),
-        None if logger is None else (names[0] if len(names) == 1 else f"[{','.join(names)}]"),
+        config_dirs=tuple(str(_beside(path, folder)) for folder in folders),
+        allow=tuple(packages),
+        outputs=None if outputs is None else str(_beside(path, outputs)),
+        logger=None if logger is None else loggers,
     )
 
 
 def _followed(path: Path) -> Path:
-    """The file that a path leads to, without links. Raises UserError for a link of another user on the way."""
+    """Return the file that a path leads to, without links. Raises UserError for a link of another user on the way."""
     folder, names, links = Path(path.anchor), [*reversed(path.parts[1:])], 0
     while names:
         name = names.pop()
@@ -186,7 +192,7 @@ def _names(path: Path, content: Mapping[str, object], key: str) -> list[str]:
 
 
 def _beside(path: Path, name: str) -> Path:
-    # As `Path.expanduser`, without its error for a user that does not exist: such a name is that of a folder.
+    # `Path.expanduser` raises for `~name` of a user that does not exist. Such a name is the name of a folder.
     return Path(os.path.normpath(path.parent / os.path.expanduser(name)))
 
 

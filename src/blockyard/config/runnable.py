@@ -1,6 +1,6 @@
-"""A command that runs a choice: overrides beside it with which `check` accepts it.
+"""Finds a command that runs a choice: overrides beside it, so that `check` accepts it.
 
-A choice alone often does not fit the defaults of the other families: `data=parity` has symbols, and the default
+A choice alone often does not fit the defaults of the other families: `data=parity` has token ids, and the default
 tokenizer reads images. The companions come from an experiment that uses the choice; where none does, rules find them.
 """
 
@@ -28,20 +28,20 @@ BUILT_IN = (
     *("digits", "code", "translation", "digits_views", "co2", "atlas", "canvas_captions", "canvas_questions"),
     *("dial_tones", "key_tones", "digit_series", "parity", "breast_cancer", "molecules"),
 )
-# What token ids are read from, with the number of ids that the files of other vocabularies need: GPT-2's.
+# Token ids from files, with the largest usual vocabulary of such files: GPT-2's.
 TOKENS = ("data=tokens", "data.vocabulary=50257")
 
 
 @dataclass(frozen=True)
 class Runnable:
-    """Overrides of `blockyard train`, and what they need besides, such as a file that is not here; None for nothing."""
+    """Overrides of `blockyard train`. needs: a file or a device that is not here; None for nothing."""
 
     overrides: tuple[str, ...]
     needs: str | None = None
 
 
 def runnable(choice: catalog.Choice, folders: Sequence[Path] = (), allow: Sequence[str] = ()) -> Runnable:
-    """Overrides with the choice that run as they are, or that need a file or a device at most.
+    """Return overrides with the choice that run as they are, or that need a file or a device at most.
 
     folders: the user's own config folders; allow: packages that the command line allows
     """
@@ -65,12 +65,12 @@ def runnable(choice: catalog.Choice, folders: Sequence[Path] = (), allow: Sequen
 
 
 def _of_user(issue: Issue) -> bool:
-    """Whether an issue is about a file of the user's, which another machine may have."""
+    """Return whether an issue is about a file of the user's. Another machine may have it."""
     return issue.key == "data" or issue.key.endswith(".path")
 
 
 def _stages(choice: catalog.Choice, dirs: list[str], more: list[str]) -> Iterator[Iterator[tuple[str, ...]]]:
-    """Overrides that may run the choice: of experiments that use it and alone, with companions, of any experiment."""
+    """Yield overrides that may run the choice, in stages: with experiments that use it, companions, any experiment."""
     own = f"{choice.family}={choice.name}"
     if choice.family == "experiment":
         yield iter([(own,)])
@@ -85,7 +85,7 @@ def _stages(choice: catalog.Choice, dirs: list[str], more: list[str]) -> Iterato
 
 
 def _uses(experiment: str, choice: catalog.Choice) -> bool:
-    """Whether the file of an experiment names a choice."""
+    """Return whether the file of an experiment names a choice."""
     text = catalog.choices("experiment")[experiment].path.read_text(encoding="utf-8")
     return bool(re.search(rf"override /{choice.family}: *{choice.name}\s*$", text, re.MULTILINE))
 
@@ -93,7 +93,7 @@ def _uses(experiment: str, choice: catalog.Choice) -> bool:
 def companions(
     choice: catalog.Choice, dirs: Sequence[str], more: Sequence[str], fixed: Sequence[str] = ()
 ) -> Iterator[tuple[str, ...]]:
-    """Choices of other families with which no rule refuses this one, fewest first; `fixed` families stay."""
+    """Yield choices of other families that make all rules accept this one, fewest first; `fixed` families stay."""
     facts = Facts(picks(compose([f"{choice.family}={choice.name}", *more], dirs), [*CONTRACTS, *SOURCE_CONTRACTS]))
     stay = {choice.family, *fixed}
     if choice.family == "preset":
@@ -103,7 +103,7 @@ def companions(
 
 
 def _repaired(facts: Facts, fixed: set[str], count: int) -> Iterator[tuple[str, ...]]:
-    """Sets of exactly `count` choices that leave no rule refusing. Only families outside `fixed` are changed."""
+    """Yield sets of exactly `count` choices with which no rule refuses. Only families outside `fixed` are changed."""
     rule = next((rule for rule in RULES if refusal(rule, facts)), None)
     if rule is None:
         if count == 0:
@@ -123,7 +123,7 @@ def _repaired(facts: Facts, fixed: set[str], count: int) -> Iterator[tuple[str, 
 
 
 def _ordered(family: str) -> list[str]:
-    """The choices of a family, the default first, and of data those that need no file."""
+    """Return the choices of a family, the default first, then built-in data."""
     first = (catalog.default_choices().get(family), *(BUILT_IN if family == "data" else ()))
     names = catalog.choices(family)
     preferred = [name for name in first if name in names]

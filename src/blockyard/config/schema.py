@@ -22,72 +22,77 @@ from blockyard.config.tree import is_node
 from blockyard.contracts import Because, DataModule, FolderPath, Kind, Seed, Text
 from blockyard.contracts.option_types import LARGEST_COUNT, LARGEST_FLOAT, LARGEST_SEED, PerCore
 
-# Upper bounds of options: whether a value exceeds one, and why it is there.
-
+REQUIRED = object()  # the default of an option without one
+RESERVED = ("_target_", "_partial_")  # keys of every node that are no options
 UNSAID = (LARGEST_COUNT, LARGEST_FLOAT, LARGEST_SEED)  # upper bounds that only say that a number is finite
 
 
 def describe_bounds(metadata: tuple[Any, ...]) -> str:
-    """The range of an annotated type: ">= 1 and <= 1,024"."""
-    least: list[tuple[Any, str]] = [(each.ge, ">=") for each in metadata if type(each) is Ge]
-    least += [(each.gt, ">") for each in metadata if type(each) is Gt]
-    most: list[tuple[Any, str]] = [(each.le, "<=") for each in metadata if type(each) is Le and each.le not in UNSAID]
-    most += [(each.lt, "<") for each in metadata if type(each) is Lt]
-    ends = [*sorted(least, key=lambda end: end[0])[-1:], *sorted(most, key=lambda end: end[0])[:1]]
+    """Return the range of an annotated type: ">= 1 and <= 1,024"."""
+    lower: list[tuple[Any, str]] = []
+    upper: list[tuple[Any, str]] = []
+    for bound in metadata:
+        if type(bound) is Ge:
+            lower.append((bound.ge, ">="))
+        elif type(bound) is Gt:
+            lower.append((bound.gt, ">"))
+        elif type(bound) is Le and bound.le not in UNSAID:
+            upper.append((bound.le, "<="))
+        elif type(bound) is Lt:
+            upper.append((bound.lt, "<"))
+    # A type may narrow the range of another one: the strictest bound on each side counts.
+    ends = [*sorted(lower, key=lambda end: end[0])[-1:], *sorted(upper, key=lambda end: end[0])[:1]]
     return " and ".join(f"{sign} {end:,}" for end, sign in ends)
 
 
 def exceeded(annotation: Any, value: Any) -> str | None:
-    """The upper bound that a value exceeds, and the reason for it; None where it exceeds none."""
+    """Return the upper bound that a value exceeds, and the reason for it; None where it exceeds none."""
     for metadata, number in _numbers(annotation, value):
-        for each in metadata:
-            if type(each) is Le and number > each.le:
-                return f"expected at most {each.le:,}{_reason(metadata)}"
+        for bound in metadata:
+            if type(bound) is Le and number > bound.le:
+                return f"expected at most {bound.le:,}{_reason(metadata)}"
     return None
 
 
 def exceeded_here(annotation: Any, value: Any) -> str | None:
     """Return the bound by this machine's CPU cores that a value exceeds, with its reason; None where there is none."""
     for metadata, number in _numbers(annotation, value):
-        for each in metadata:
-            if isinstance(each, PerCore) and number > each.count * cpu_cores():
-                most = f"{each.count * cpu_cores()} on this machine, {each.count} for each CPU core"
+        for bound in metadata:
+            if isinstance(bound, PerCore) and number > bound.count * cpu_cores():
+                most = f"{bound.count * cpu_cores()} on this machine, {bound.count} for each CPU core"
                 return f"expected at most {most}{_reason(metadata)}"
     return None
 
 
 def _reason(metadata: tuple[Any, ...]) -> str:
-    return "".join(f"; {each.reason}" for each in metadata if isinstance(each, Because))
+    return "".join(f"; {note.reason}" for note in metadata if isinstance(note, Because))
 
 
 def _numbers(annotation: Any, value: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Every number in a value, with the metadata of its type."""
+    """Yield every number in a value, with the metadata of its type."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated and isinstance(value, int | float) and not isinstance(value, bool):
         yield arguments[1:], value
     elif origin in (Union, types.UnionType):
-        for each in arguments:
-            yield from _numbers(each, value)
+        for member in arguments:
+            yield from _numbers(member, value)
     elif origin in (list, tuple) and isinstance(value, list):
-        for each in value:
-            yield from _numbers(arguments[0], each)
+        for item in value:
+            yield from _numbers(arguments[0], item)
     elif hasattr(annotation, "__dataclass_fields__") and isinstance(value, dict):
         hints = get_type_hints(annotation, include_extras=True)
-        for name, each in value.items():
-            yield from _numbers(hints.get(name), each)
-
-
-# Options that take nodes: mechanisms made of others. Any other option takes a plain value, and refuses a node.
+        for name, item in value.items():
+            yield from _numbers(hints.get(name), item)
 
 
 class Slot(NamedTuple):
-    """The nodes that an option takes.
+    """The nodes that an option takes: mechanisms made of others. Any other option takes a plain value.
 
-    required: the class that theirs must derive from
-    late: they are factories, which wait for a Context
-    named: there are several, by name
+    required: the class that the classes of the nodes must derive from
+    late: the nodes are factories and wait for a Context
+    named: there are several nodes, by name
     optional: null will do
-    deferred: the node is built when the option is called, so that what reads files as it is made waits for its use
+    deferred: the node is built when the option is called: a class may read files as it is made
     or_plain: a plain value will do too, and beside nodes by name plain values by name
     """
 
@@ -99,7 +104,7 @@ class Slot(NamedTuple):
     or_plain: bool = False
 
     def fits(self, value: Any) -> bool:
-        """Whether a value is a node, or nodes by name, whatever their classes."""
+        """Return whether a value is a node, or nodes by name, whatever their classes."""
         if self.optional and value is None:
             return True
         if self.named:
@@ -107,15 +112,17 @@ class Slot(NamedTuple):
         return self._is_one(value)
 
     def describe(self) -> str:
-        """The nodes as text: "a TokenMixer as a node"."""
+        """Return the nodes as text: "a TokenMixer as a node"."""
         if self.required is Kind:
             return "lists of overrides, by name"
-        text = f"{self.required.__name__}s as nodes, by name" if self.named else f"a {self.required.__name__} as a node"
+        text = f"a {self.required.__name__} as a node"
+        if self.named:
+            text = f"{self.required.__name__}s as nodes, by name"
         return f"{text} or null" if self.optional else text
 
     @property
     def example(self) -> str:
-        """How such a value is written."""
+        """Such a value as it is written."""
         if self.required is Kind:
             return "{far: [position=none]}"
         node = "{_target_: ..., _partial_: true}" if self.late else "{_target_: ...}"
@@ -126,7 +133,7 @@ class Slot(NamedTuple):
 
 
 def slot(annotation: Any) -> Slot | None:
-    """The nodes that an option with this annotation takes; None where it takes plain values.
+    """Return the nodes that an option with this annotation takes; None where it takes plain values.
 
     Callable[[Context], TokenMixer] is a factory, Callable[[], Dataset] is a node that is built later, dict[str, ...]
     are several by name, and a module, a data set or a kind of layers is a node itself. Other
@@ -134,10 +141,11 @@ def slot(annotation: Any) -> Slot | None:
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
-        slots = [inner for each in arguments if (inner := slot(each))]
+        members = [member for member in arguments if member is not type(None)]
+        slots = [inner for inner in map(slot, members) if inner]
         if not slots:
             return None
-        plain = slots[0].or_plain or len(slots) < sum(each is not type(None) for each in arguments)
+        plain = slots[0].or_plain or len(slots) < len(members)
         return slots[0]._replace(optional=type(None) in arguments, or_plain=plain)
     if origin is Callable:
         if not arguments:
@@ -154,14 +162,10 @@ def slot(annotation: Any) -> Slot | None:
 
 
 def nested_node(value: Any) -> bool:
-    """Whether a value is a node, or holds one at any depth."""
+    """Return whether a value is a node, or holds one at any depth."""
     if isinstance(value, dict):
         return is_node(value) or any(map(nested_node, value.values()))
     return isinstance(value, list) and any(map(nested_node, value))
-
-
-REQUIRED = object()
-RESERVED = ("_target_", "_partial_")
 
 
 class Root:
@@ -201,16 +205,16 @@ class Option:
     help: str
 
     def describe(self) -> str:
-        """The type as text: "int >= 1", "one of relu, gelu"."""
+        """Return the type as text: "int >= 1", "one of relu, gelu"."""
         return describe(self.annotation)
 
     @cached_property
     def slot(self) -> Slot | None:
-        """What a node must be here; None where the option takes a plain value."""
+        """The nodes that the option takes; None where it takes a plain value."""
         return slot(self.annotation)
 
     def problem(self, value: Any, *, on_this_machine: bool = True) -> str | None:
-        """Why `value` is invalid, or None. Of nodes only their place is checked, not their class.
+        """Return why `value` is invalid, or None. Only the place of nodes is checked, not their class.
 
         on_this_machine: also whether this machine has CPU cores enough
         """
@@ -225,42 +229,40 @@ class Option:
                 return f"expected {self.describe()}, not an object"
             if adapter is None:
                 return None
+            # As JSON, in which a tuple is a list: `strict` would refuse a list for a tuple of Python.
             taken = adapter.validate_json(json.dumps(value), strict=True)
             if type(taken) is int and type(value) is not int:  # pydantic takes true for the 1 of a Literal
                 return f"expected {self.describe()}"
         except ValidationError as error:
             return exceeded(self.annotation, value) or _explain(error, self.annotation)
-        except (TypeError, ValueError, RecursionError):  # what JSON has not, and numbers of thousands of digits
+        except (TypeError, ValueError, RecursionError):  # a value without a JSON form, or of thousands of digits
             return f"expected {self.describe()}"
         return exceeded_here(self.annotation, value) if on_this_machine else None
 
     def convert(self, value: Any) -> Any:
-        """`value` as the constructor takes it: tuples from lists, dataclasses from mappings."""
+        """Return `value` as the constructor takes it: tuples from lists, dataclasses from mappings."""
         if self.slot is not None and not self.slot.or_plain:
             return value
         adapter = _adapter(self.annotation)
         return value if adapter is None else adapter.validate_json(json.dumps(value), strict=True)
 
     def _without_nodes(self, value: Any) -> Any:
-        """`value` without the nodes by name that may be among plain values."""
+        """Return `value` without the nodes by name that may be among plain values."""
         if self.slot is None or not self.slot.named or not isinstance(value, dict) or is_node(value):
             return value
-        return {name: each for name, each in value.items() if not (is_node(each) and self.slot.fits({name: each}))}
+        return {name: item for name, item in value.items() if not (is_node(item) and self.slot.fits({name: item}))}
 
 
 @cache
 def options(target: type) -> dict[str, Option]:
-    """The options of a class by name, with the help its docstring gives."""
+    """Return the options of a class by name, with the help of its docstring."""
     init = target.__init__  # type: ignore[misc]
     hints = _hints(target)
+    kinds: set[Any] = {inspect.Parameter.KEYWORD_ONLY}
     # Components take ctx and factories by position and their options by keyword; classes of libraries do not
     # make this distinction.
-    is_own = any(base.__module__.startswith("blockyard.") for base in target.__mro__)
-    kinds = (
-        {inspect.Parameter.KEYWORD_ONLY}
-        if is_own
-        else {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
-    )
+    if not any(base.__module__.startswith("blockyard.") for base in target.__mro__):
+        kinds.add(inspect.Parameter.POSITIONAL_OR_KEYWORD)
     helps = _help(target)
     result: dict[str, Option] = {}
     for name, parameter in list(inspect.signature(init).parameters.items())[1:]:
@@ -272,7 +274,7 @@ def options(target: type) -> dict[str, Option]:
 
 
 def _hints(target: type) -> dict[str, Any]:
-    """Type hints of the constructor; those of a dataclass are resolved in the modules that declare its fields."""
+    """Return type hints of the constructor. Hints of dataclass fields are resolved in the modules that declare them."""
     owner = next(base for base in target.__mro__ if "__init__" in vars(base))
     source = owner if "__dataclass_fields__" in vars(owner) else owner.__init__  # type: ignore[misc]
     try:
@@ -282,7 +284,7 @@ def _hints(target: type) -> dict[str, Any]:
 
 
 def describe(annotation: Any) -> str:
-    """A type hint as text for the user."""
+    """Return a type hint as text for the user."""
     place = slot(annotation)
     if place is not None and not place.or_plain:
         return place.describe()
@@ -294,18 +296,15 @@ def describe(annotation: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join("null" if arg is type(None) else describe(arg) for arg in args)
     if origin is dict and args[0] is str:
-        return f"a mapping of names to {_of_each_name(args[1])}"
+        text = "values" if args[1] is Any else describe(args[1])
+        if get_origin(args[1]) in (Union, types.UnionType):
+            text = f"({text})"
+        return f"a mapping of names to {text}"
     if origin in (list, tuple):
         return "a list of " + ", ".join(dict.fromkeys(describe(arg) for arg in args if arg is not Ellipsis))
     return {int: "int", float: "number", bool: "true or false", str: "text", Any: "anything"}.get(
         annotation, getattr(annotation, "__name__", str(annotation))
     )
-
-
-def _of_each_name(annotation: Any) -> str:
-    """The type of the values of a mapping as text; a choice of several in parentheses."""
-    text = "values" if annotation is Any else describe(annotation)
-    return f"({text})" if get_origin(annotation) in (Union, types.UnionType) else text
 
 
 def _adapter(annotation: Any) -> TypeAdapter[Any] | None:
@@ -337,7 +336,7 @@ def _fields(annotation: Any) -> list[str]:
 
 
 def _help(target: type) -> dict[str, str]:
-    """The lines under "Options:" in the docstrings of a class and its bases."""
+    """Return the lines under "Options:" in the docstrings of a class and its bases."""
     helps: dict[str, str] = {}
     for base in reversed(target.__mro__):
         text = inspect.cleandoc(base.__dict__.get("__doc__") or "")

@@ -35,17 +35,29 @@ from blockyard.model._example_batch import example, full
 from blockyard.ops.flops import counted_as, counter
 from blockyard.ops.meta import without_compiler
 
-# The size of a config's model, counted on the meta device: parameters, those that one token uses, FLOPs of a forward
-# pass, and bytes of state, which is the cache of a decoder.
-#
-# FLOPs are two for each multiply-add of every matmul, convolution and attention, as `ops.flops` counts them.
-
 # The families that a model is made of; the optimizer and its schedule have no effect on its size.
 OF_MODEL = (*(family for family in CONTRACTS if family not in ("optimizer", "schedule")), *SOURCE_CONTRACTS)
+# The keys of `match`, and their units in messages.
+BUDGETS = {
+    "params": "parameters",
+    "flops": "forward FLOPs per sample",
+    "active": "active parameters",
+    "state": "bytes of state",
+}
+# `match.by` -> options; the first that the config has is solved for.
+SIZES = {
+    "dim": ("model.dim",),
+    "depth": ("model.depth",),
+    "expansion": ("channel_mixer.expansion", "token_mixer.expansion"),
+}
+LARGEST = {"dim": WIDEST, "depth": DEEPEST, "expansion": LARGEST_EXPANSION}
+LONGEST = 1_048_576  # tokens, as of any sequence
+MAX_FACTOR = 2.0  # a solved size is refused if its count is further from the budget than this factor
+_GAP = 8  # neighbouring sizes that are tried to find one that a model can be built with
 
 
 def compiled_remark(components: Components) -> str | None:
-    """Return what compiled blocks compute beyond eager ones; None where that is nothing, or blocks are not compiled."""
+    """Return a remark on FLOPs that only compiled blocks have; None without such, or where blocks are not compiled."""
     if not getattr(components.node("trainer"), "compile", False):
         return None
     model = components.meta_model()
@@ -62,16 +74,18 @@ def compiled_remark(components: Components) -> str | None:
 
 
 def count_parameters(model: nn.Module) -> int:
-    """The number of trainable parameters."""
+    """Return the number of trainable parameters."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 def flops_by_module(model: nn.Module, ctx: Context, *, compiled: bool = False) -> dict[str, int]:
-    """FLOPs of one forward pass of one full sample, by path of the module; "" is the whole model.
+    """Return the FLOPs of one forward pass of one full sample, by path of the module; "" is the whole model.
+
+    They are two for each multiply-add of every matmul, convolution and attention, as `ops.flops` counts them.
 
     model: on the meta device; a forward pass of a real one works as well
-    ctx: the Context that the model was built from, which says what it is called with
-    compiled: count what compiled blocks run
+    ctx: the Context that the model was built from; it gives the shape of the sample
+    compiled: count the operations of compiled blocks
     """
     device = next((parameter.device for parameter in model.parameters()), torch.device("meta"))
     with without_compiler(), torch.no_grad(), counted_as(compiled=compiled), counter() as counted:
@@ -85,8 +99,8 @@ def flops_by_module(model: nn.Module, ctx: Context, *, compiled: bool = False) -
 def state_bytes(model: nn.Module, ctx: Context, tokens: int | None = None) -> int:
     """Return the bytes of the cache of one sequence after some of its tokens; None is a full sequence of the data.
 
-    That is all that the model keeps of the sequence when it decodes, in the type of the weights, float32. A source and
-    what is kept of it do not count. Raises ValueError for a model without a cache.
+    The cache is all that the model keeps of the sequence when it decodes, in the type of the weights, float32. A source
+    and its cache do not count. Raises ValueError for a model without a cache.
 
     model: as in `flops_by_module`; a prefix counts, in addition to the tokens
     """
@@ -117,84 +131,59 @@ class ModelSizes:
     _sizes: dict[tuple[str, str], int | None] = field(default_factory=dict)
 
     def measure(self, config: Node, what: str) -> int | None:
-        """`params`: the trainable parameters; `flops`: those of one forward pass of a full sample.
-
-        `active`: the parameters that one token uses, trained or not; `state`: bytes of cache after a full sequence,
-        `state@N`: after N tokens
+        """Return a size of a config's model, counted on the meta device.
 
         A vocabulary that is learned from the data counts as large as it may become. None where the model cannot be
-        built or needs real tensors to run; `failure` then says what went wrong.
+        built or needs real tensors to run; `failure` then has the reason.
+
+        what: `params` trainable parameters; `flops` of one forward pass of a full sample; `active` parameters that one
+            token uses, trained or not; `state` bytes of cache after a full sequence, `state@N` after N tokens
         """
         key = model_key(config), what
         if key not in self._sizes:
             try:
-                what, _, tokens = what.partition("@")
-                counts = {"params": _parameters, "flops": _flops, "active": _active}
-                if what == "state":
-                    parts = Components(config)
-                    number = int(tokens) if tokens else None
-                    self._sizes[key] = state_bytes(parts.meta_model(), parts.context(), number)
-                else:
-                    self._sizes[key] = counts[what](Components(config))
+                self._sizes[key] = _count(Components(config), what)
             except Exception as error:  # a width that does not divide; a user's own component may fail in any way
-                self._sizes[key], self.failed[key] = None, describe_error(error)
+                self._sizes[key] = None
+                self.failed[key] = describe_error(error)
         return self._sizes[key]
 
     def failure(self, config: Node, what: str) -> str | None:
-        """Why a config could not be measured, or None."""
+        """Return why a config could not be measured, or None."""
         return self.failed.get((model_key(config), what))
 
 
 def describe_error(error: Exception) -> str:
-    """An error in one line."""
+    """Return an error in one line."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}".removesuffix(": ")
 
 
 def model_key(config: Node) -> str:
-    """Equal for configs whose models are built alike."""
-    # `init` says which parameters are trained, and so how many count.
+    """Return a text that is equal for configs with the same model."""
+    # `init` freezes parameters, and only trained ones count.
     nodes = [config.get("allow"), config.get("init"), *(config.get(family) for family in OF_MODEL)]
     return json.dumps(nodes, sort_keys=True)
 
 
-def _parameters(components: Components) -> int:
-    return count_parameters(components.meta_model())
-
-
-def _active(components: Components) -> int:
-    return active_parameters(components.meta_model())
-
-
-def _flops(components: Components) -> int:
-    return flops_by_module(components.meta_model(), components.context())[""]
-
-
-# The keys of `match`, which solves a size for a budget, and the options that it may solve for.
-
-BUDGETS = {
-    "params": "parameters",
-    "flops": "forward FLOPs per sample",
-    "active": "active parameters",
-    "state": "bytes of state",
-}
-# The options of each size; the first that the config has is solved for.
-SIZES = {
-    "dim": ("model.dim",),
-    "depth": ("model.depth",),
-    "expansion": ("channel_mixer.expansion", "token_mixer.expansion"),
-}
-
-
-# A search over whole numbers for the size whose count is nearest to a budget.
-
-_GAP = 8  # neighbouring sizes that are tried to find one that a model can be built with
+def _count(components: Components, what: str) -> int:
+    """Return a size as `ModelSizes.measure` names it."""
+    model = components.meta_model()
+    if what == "params":
+        return count_parameters(model)
+    if what == "active":
+        return active_parameters(model)
+    if what == "flops":
+        return flops_by_module(model, components.context())[""]
+    _, _, tokens = what.partition("@")
+    return state_bytes(model, components.context(), int(tokens) if tokens else None)
 
 
 @dataclass
 class SizeSearch:
     """A search over whole numbers n for the count nearest to a target; counts grow with n.
 
-    count: of the model of size n, None where it cannot be built; largest: the largest n
+    count: of the model of size n, None where it cannot be built
+    largest: the largest n
     """
 
     count: Callable[[int], int | None]
@@ -203,10 +192,11 @@ class SizeSearch:
     counts: dict[int, int | None] = field(default_factory=dict)
 
     def solve(self, start: int) -> int | None:
-        """The nearest number; None where no model can be built near `start`."""
+        """Return the nearest number; None where no model can be built near `start`."""
         low = high = self._buildable(start, 1, start + _GAP)
         if low is None or high is None:
             return None
+        # A bracket in steps of 1.4, with each of which a count that is quadratic in n doubles; then bisection.
         while self._over(low) and (less := self._buildable(int(low / 1.4), 1, low - 1)):
             low = less
         while not self._over(high) and (more := self._buildable(int(high * 1.4), high + 1, int(self.largest))):
@@ -230,17 +220,10 @@ class SizeSearch:
         return count is not None and count > self.target
 
     def _buildable(self, near: int, smallest: int, largest: int) -> int | None:
-        """The number nearest to `near`, within bounds, that a model can be built with; a few are tried."""
+        """Return the number nearest to `near`, within bounds, that a model can be built with; a few are tried."""
         near = min(max(near, smallest), largest)
         candidates = range(max(smallest, near - _GAP), min(largest, near + _GAP) + 1)
         return next((n for n in sorted(candidates, key=lambda n: abs(n - near)) if self._count(n) is not None), None)
-
-
-__all__ = ["BUDGETS", "SIZES", "Axis", "SolvedSize", "axis", "describe_match", "nearest", "solve"]
-
-LARGEST = {"dim": WIDEST, "depth": DEEPEST, "expansion": LARGEST_EXPANSION}
-LONGEST = 1_048_576  # tokens, as of any sequence
-MAX_FACTOR = 2.0  # a size whose count is further from the budget than this factor is refused
 
 
 @dataclass(frozen=True)
@@ -256,11 +239,11 @@ class Axis:
     current: int
 
     def value(self, n: int) -> int | float:
-        """The option's value for n."""
+        """Return the option's value for n."""
         return round(n * self.unit, 6) if self.by == "expansion" else n * int(self.unit)
 
     def put(self, config: Node, n: int) -> Node:
-        """The config with that size."""
+        """Return the config with that size."""
         changed = _with_value(config, self.key.split("."), self.value(n))
         if self.by != "expansion":
             return changed
@@ -268,17 +251,17 @@ class Axis:
         family, *rest = self.key.split(".")
         current = _value_at(config, self.key.split("."))
         for name, nodes in nodes_of_kinds(config).items():
-            own = nodes.get(family)
-            if own and own["_target_"] == config[family]["_target_"] and _value_at(own, rest) == current:
+            node = nodes.get(family)
+            if node and node["_target_"] == config[family]["_target_"] and _value_at(node, rest) == current:
                 changed = _with_value(changed, [*KINDS.split("."), name, family, *rest], self.value(n))
         return changed
 
 
 def axis(config: Node, by: str = "dim") -> Axis | None:
-    """The size to solve for, or None where the config has none.
+    """Return the size to solve for, or None where the config has none.
 
-    Widths are multiples of the number of heads; expansions go in hidden channels, as many as the mixer needs at a time.
-    The expansion of a mixture of experts is that of each expert.
+    Widths are multiples of the number of heads. Expansions go in hidden channels, as many as the mixer needs at a time;
+    the expansion of a mixture of experts is the expansion of one expert.
     """
     dim = config["model"].get("dim")
     for key in SIZES[by] if _is_size(dim) else ():
@@ -299,7 +282,7 @@ def axis(config: Node, by: str = "dim") -> Axis | None:
 
 
 def _member(node: Node, key: str) -> tuple[Node, str]:
-    """The node that a node takes by one name, such as that of an expert, and its key; itself where it takes none."""
+    """Return the one node that a node takes by name, such as an expert, and its key; itself where it takes none."""
     for option, (_, names, *_) in getattr(locate(node["_target_"]), "nested_choices", {}).items():
         name = node.get(names)
         if isinstance(name, str) and is_node(node.get(option, {}).get(name)):
@@ -308,13 +291,13 @@ def _member(node: Node, key: str) -> tuple[Node, str]:
 
 
 def _with_value(config: Node, keys: list[str], value: Any) -> Node:
-    """The config with another value at a path of keys."""
+    """Return the config with another value at a path of keys."""
     first, *rest = keys
     return config | {first: _with_value(config[first], rest, value) if rest else value}
 
 
 def _value_at(config: Node, keys: list[str]) -> Any:
-    """The value at a path of keys; None where there is none."""
+    """Return the value at a path of keys; None where there is none."""
     value: Any = config
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
@@ -326,20 +309,23 @@ def _is_size(value: Any) -> bool:
 
 
 def nearest(config: Node, what: str, target: int, sizes: ModelSizes, along: Axis) -> tuple[int, int] | None:
-    """The n along an axis whose count is nearest to the target, and its count; None where no model can be built."""
+    """Return the n along an axis with the count nearest to the target, and the count; None if no model can be built."""
     search = SizeSearch(lambda n: sizes.measure(along.put(config, n), what), target, LARGEST[along.by] / along.unit)
     n = search.solve(along.current)
-    count = None if n is None else search.counts[n]
-    return None if n is None or count is None else (n, count)
+    if n is None:
+        return None
+    count = search.counts[n]
+    return None if count is None else (n, count)
 
 
 class SolvedSize(TypedDict):
-    """A size that was solved for.
+    """A solved size, and how near it comes to the budget.
 
-    by: of which of `BUDGETS`; over: the key that has it; target: the budget; value: what it came to; off: by which part
-        of the target that is off; size: the value of the key
-    vocabulary: how many token ids were counted; one learned from the data counts as large as it may become
-    tokens: of a budget of the state, after how many tokens
+    by: key of the budget in `BUDGETS`
+    over: dotted key of the solved option; size: its value
+    target: the budget; value: the count that was reached; off: value / target - 1
+    vocabulary: number of token ids that were counted; one learned from the data counts as large as it may become
+    tokens: number of tokens after which the state was counted; only with a budget of the state
     """
 
     by: str
@@ -353,21 +339,23 @@ class SolvedSize(TypedDict):
 
 
 def solve(config: Node, overridden: Collection[str], issues: list[Issue]) -> SolvedSize | None:
-    """Take `match` out of a complete config and put the solved size in; returns it, None without `match`.
+    """Take `match` out of a complete config, put the solved size in and return it; None without `match`.
 
-    overridden: the keys of the command line, which must not name the size that is solved for
     A problem becomes an issue.
+
+    overridden: the keys of the command line; they must not name the solved option
     """
     match = config.pop(MATCH, None) or {}
     legal = [f"{MATCH}.{name}" for name in MATCH_OPTIONS]
     if not isinstance(match, dict):
         issues.append(Issue(MATCH, f"invalid value {quoted(match)}: expected a mapping", legal))
         return None
-    if unknown := [name for name in match if name not in MATCH_OPTIONS]:
+    unknown = [name for name in match if name not in MATCH_OPTIONS]
+    if unknown:
         issues += [Issue(f"{MATCH}.{name}", "unknown config key", legal) for name in unknown]
         return None
-    if all(match.get(each) is None for each in (*BUDGETS, "tokens")) and match.get("by") in (None, "dim"):
-        return None
+    if all(match.get(name) is None for name in (*BUDGETS, "tokens")) and match.get("by") in (None, "dim"):
+        return None  # as conf/config.yaml has it
     if issues or not are_sound(config):
         return None  # `check` reports the issues
     budgets = {what: match[what] for what in BUDGETS if match.get(what) is not None}
@@ -378,7 +366,8 @@ def solve(config: Node, overridden: Collection[str], issues: list[Issue]) -> Sol
     if problems or not budgets:
         return None
 
-    (what, budget), sizes = next(iter(budgets.items())), ModelSizes()
+    what, budget = next(iter(budgets.items()))
+    sizes = ModelSizes()
     key = f"{MATCH}.{what}"
     if along is None:
         others = [f"{MATCH}.by={other}" for other in SIZES if axis(config, other) is not None]
@@ -416,7 +405,7 @@ def solve(config: Node, overridden: Collection[str], issues: list[Issue]) -> Sol
 
 
 def describe_match(record: SolvedSize) -> str:
-    """The size that was solved for, and how far its count is from the budget, in one line."""
+    """Return the solved size, and how far its count is from the budget, in one line."""
     vocabulary = f", counted with a vocabulary of {record['vocabulary']:,}" if record["vocabulary"] else ""
     after = f" after {record['tokens']:,} tokens" if record["by"] == "state" else ""
     return (
@@ -436,7 +425,7 @@ def _problems(
     overridden: Collection[str],
     along: Axis | None,
 ) -> list[Issue]:
-
+    """Return the problems of `match`. along: the size to solve for, None where the config has none."""
     issues = []
     by = match.get("by") or "dim"
     if not _is_known(by):

@@ -21,10 +21,9 @@ PRETRAINED = "blockyard.tokenizer.pretrained.Pretrained"
 
 
 def fill(config: Node, issues: list[Issue]) -> None:
-    """Record in place what the tokenizers of a config say of themselves."""
+    """Record the facts of the tokenizers of a config in place. A file that cannot be used is an issue."""
     for key in TOKENIZERS:
         _record_file(config.get(key), key, issues)
-    for key in TOKENIZERS:
         _resolve_auto(config, key)
 
 
@@ -57,7 +56,7 @@ def _record_file(node: object, key: str, issues: list[Issue]) -> None:
 
 
 def _resolve_auto(config: Node, key: str) -> None:
-    """Put the values of options that are `auto`, which follow from the data, into the config."""
+    """Put the values of options that are `auto` into the config. They follow from the data."""
     node = config.get(key)
     if not is_node(node) or "auto" not in node.values():
         return

@@ -38,12 +38,9 @@ from blockyard.model._embedding import check_key_widths
 from blockyard.ops.meta import without_compiler
 from blockyard.weight_init import initialise
 
-# Whether a run fits into memory, from numbers that are known before anything is allocated.
-#
-# Counted is what no run can do without, so that a config is refused only where it must fail: the weights with their
-# gradients and the tensors that the optimizer keeps for them; of a training step the stream that every block reads,
-# and the predictions; and data that is generated into memory. Kernels and libraries need more.
-
+META = torch.device("meta")
+# Neither the model nor its memory depends on these keys, but for the tensors that the optimizer keeps for each weight.
+_NOT_OF_MODEL = ("optimizer", "schedule", "callbacks", "logger", "seed", "name", "tags", "outputs", "force")
 HALF = 2  # bytes of the smallest number that a forward pass computes with
 FAMILIES = {
     "tokenizer": Embedder,
@@ -56,7 +53,15 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes that a run needs at least. weights: with gradients and optimizer state, where it trains."""
+    """Bytes that a run needs at least, from numbers that are known before anything is allocated.
+
+    Only bytes that no run can do without are counted, so that a config is refused only where it must fail. Kernels and
+    libraries need more.
+
+    weights: with gradients and the tensors that the optimizer keeps for them, where the run trains
+    batch: the stream that every block reads in a training step, and the predictions
+    data: generated into memory
+    """
 
     weights: int
     batch: int = 0
@@ -64,7 +69,7 @@ class Need:
 
     @property
     def total(self) -> int:
-        """Of everything."""
+        """The bytes of everything."""
         return self.weights + self.batch + self.data
 
     def times(self, processes: int) -> Need:
@@ -73,7 +78,7 @@ class Need:
 
 
 def memory_issue(components: Components, model: nn.Module, *, training: bool) -> Issue | None:
-    """The issue of a run that cannot fit into the memory of this machine; None where it may.
+    """Return the issue of a run that cannot fit into the memory of this machine; None where it may.
 
     model: on the meta device; training: False where a trained model is only loaded
     """
@@ -106,11 +111,13 @@ def _need(components: Components, model: nn.Module, trainer: Any) -> Need:
 
 
 def _batch(components: Components, trainer: Any) -> int:
-    """Bytes of a micro-batch: the stream at each block, and the predictions."""
+    """Return the bytes of a micro-batch: the stream at each block, and the predictions."""
     ctx, data = components.context(), components.data
     if ctx.data.variable or ctx.tokens.variable:
-        return 0  # how long its sequences are is not known
-    blocks = ctx.visits * _length(components.architecture.mixer_context(ctx)) if components.architecture.stacks else 0
+        return 0  # the length of its sequences is not known
+    blocks = 0
+    if components.architecture.stacks:
+        blocks = ctx.visits * _length(components.architecture.mixer_context(ctx))
     stream = (blocks + _length(ctx)) * ctx.dim
     predictions = ctx.outputs * (ctx.tokens.max_len if components.objective.takes != "sequence" else 1)
     return data.batch_size * (stream + predictions) * HALF // (trainer.accumulate * trainer.world)
@@ -121,29 +128,25 @@ def _length(ctx: Context) -> int:
 
 
 def _bytes(model: nn.Module) -> int:
-    return sum(each.numel() * each.element_size() for each in (*model.parameters(), *model.buffers()))
+    return sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))
 
 
 def _describe_weights(model: nn.Module, need: Need, *, training: bool) -> str:
-    """How many parameters there are, and the family that has most of them."""
+    """Return a text with the number of parameters, and the family that has most of them."""
     count = sum(parameter.numel() for parameter in model.parameters())
-    by_family = {
-        family: sum(p.numel() for each in model.modules() if isinstance(each, kind) for p in each.parameters())
-        for family, kind in FAMILIES.items()
-    }
+    by_family = dict.fromkeys(FAMILIES, 0)
+    for module in model.modules():
+        for family, kind in FAMILIES.items():
+            if isinstance(module, kind):
+                by_family[family] += sum(parameter.numel() for parameter in module.parameters())
     largest = max(by_family, key=lambda family: by_family[family])
-    each = need.weights / max(count, 1)
-    what = "for weights, gradients and optimizer state" if training else "of weights"
-    return f"{count:,} parameters, most of them in {largest}, take {each:.0f} bytes each {what}"
+    bytes_each = need.weights / max(count, 1)
+    purpose = "for weights, gradients and optimizer state" if training else "of weights"
+    return f"{count:,} parameters, most of them in {largest}, take {bytes_each:.0f} bytes each {purpose}"
 
 
 def _gib(count: int) -> str:
     return f"{count / 2**30:,.1f} GiB"
-
-
-META = torch.device("meta")
-# What neither the model nor its memory depends on, but for the tensors that the optimizer keeps for each weight.
-_NOT_OF_MODEL = ("optimizer", "schedule", "callbacks", "logger", "seed", "name", "tags", "outputs", "force")
 
 
 def build_components(
@@ -155,11 +158,11 @@ def build_components(
     *,
     reads_data: bool = True,
 ) -> Iterator[Issue]:
-    """Problems that plans report in their options, and modules in their Context.
+    """Yield the problems that plans report in their options, and modules in their Context.
 
     refused: families that a rule has refused; unsound: keys of nodes with issues. Neither are built.
-    kinds: what only the layers of a kind have, by the key of the kind
-    reads_data: False where a trained model is only loaded, which needs no data
+    kinds: the choices that only the layers of a kind have, by the key of the kind
+    reads_data: False where a trained model is only loaded, without data
     """
     allow = allow_of(config)
     built: dict[str, Any] = {}
@@ -170,6 +173,7 @@ def build_components(
         if any(key.startswith(f"{top}.") for top in tops):
             continue  # an inner node is built with its parent
         tops.append(key)
+        # A factory waits for a Context, which follows from the plans; a plan with an unsound part cannot be built.
         if place.late or any(f"{each}.".startswith(f"{key}.") for each in unsound):
             continue
         if key.partition(".")[0] == "logger" and lightning.connects(locate(place.target)):
@@ -199,8 +203,8 @@ def build_components(
     for key, component in built.items():
         yield from (Issue(key, text) for text in _problems(component, built))
     yield from _build_modules(ctx, built["model"], facts, refused)
-    for key, own in kinds.items():
-        for issue in _build_modules(ctx, built["model"], own, set()):
+    for key, parts in kinds.items():
+        for issue in _build_modules(ctx, built["model"], parts, set()):
             yield Issue(f"{key}: {issue.key}", issue.text)
 
 
@@ -214,7 +218,7 @@ class BuiltModels:
         return len(self._issues)
 
     def issues(self, config: Node, *, on_this_machine: bool, training: bool, starts: bool) -> list[Issue]:
-        """Return the issues of `build_model`, whose other arguments must be the same in each call."""
+        """Return the issues of `build_model`. The other arguments must be the same in each call."""
         key = _model_key(config)
         if key is not None and key in self._issues:
             return self._issues[key]
@@ -225,10 +229,10 @@ class BuiltModels:
 
 
 def _model_key(config: Node) -> str | None:
-    """Return a text that is equal for configs of which `build_model` reports the same.
+    """Return a text that is equal for configs with the same issues of `build_model`.
 
-    They differ in numbers of the optimizer, or in what comes after the model. None where `init` reads the weights that
-    a run starts from.
+    Such configs differ in numbers of the optimizer, or in parts that come after the model. None where `init` reads the
+    weights that a run starts from.
     """
     if "init" in config:
         return None
@@ -246,14 +250,14 @@ def _model_key(config: Node) -> str | None:
 
 
 def _looks_at_models(component: Any, base: Any) -> bool:
-    """Whether it may have problems with a built model; Lightning's callbacks have none."""
+    """Return whether a component may have problems with a built model; Lightning's callbacks have none."""
     return issubclass(component, base) and component.model_problems is not base.model_problems
 
 
 def build_model(
     config: Node, *, on_this_machine: bool = True, training: bool = True, starts: bool = True
 ) -> Iterator[Issue]:
-    """Whether the whole model of an otherwise sound config can be built, with an initial value for every weight.
+    """Yield the problems of building the whole model of an otherwise sound config, with all initial values.
 
     on_this_machine: also whether it fits into the memory of this machine; training: with all that training needs
     starts: whether the run begins, and so needs the weights that it starts from
@@ -291,7 +295,7 @@ def build_model(
 
 
 def _training_problems(components: Components, model: nn.Module) -> Iterator[Issue]:
-    """What the optimizer and the callbacks cannot train of a model, or not with the trainer's options."""
+    """Yield the problems of the optimizer and the callbacks with a model, and with the trainer's options."""
     yield from (Issue("optimizer", text) for text in components.optimizer.model_problems(model))
     trainer = components.node("trainer")
     if trainer.sharded and not components.optimizer.shards:
@@ -327,7 +331,7 @@ def _build_modules(ctx: Context, architecture: Any, facts: Facts, refused: set[s
 
 
 def _problems(component: Any, built: Mapping[str, Any]) -> list[str]:
-    """Problems that a plan reports with its data, objective and model, and a trainer with this machine."""
+    """Return the problems of a plan with its data, objective and model, and of a trainer with this machine."""
     problems = []
     if hasattr(component, "problems"):
         problems += component.problems(built["data"], built["objective"], built["model"])
@@ -344,19 +348,23 @@ def _message(error: Exception) -> str:
 
 
 def _fit(built: Mapping[str, Any]) -> bool:
-    """Whether the tokenizers read the modality of the data and of its source, as far as they are there."""
+    """Return whether the tokenizers read the modality of the data and of its source, as far as they are there."""
     if not built.keys() >= {"data", "tokenizer"}:
         return True
     data, tokenizer = built["data"].spec, built["tokenizer"]
-    own = built.get("source_tokenizer", tokenizer)
-    fits = data.source is None or own is tokenizer or own.modality == data.source.modality
-    return bool(tokenizer.modality == data.modality and fits)
+    source_tokenizer = built.get("source_tokenizer", tokenizer)
+    if tokenizer.modality != data.modality:
+        return False
+    if data.source is None or source_tokenizer is tokenizer:
+        return True
+    return bool(source_tokenizer.modality == data.source.modality)
 
 
 def _context(built: Mapping[str, Any]) -> Context:
-    own = built["tokenizer"]
+    tokenizer = built["tokenizer"]
     model = built["model"]
-    ctx = context(built["data"].spec, own, built.get("source_tokenizer", own), built["objective"], model)
+    source_tokenizer = built.get("source_tokenizer", tokenizer)
+    ctx = context(built["data"].spec, tokenizer, source_tokenizer, built["objective"], model)
     ctx = parametrized(ctx, built.get("parametrization", PLAIN), model)
     assert ctx.head_dim, "a context has the width of a head"
     return ctx

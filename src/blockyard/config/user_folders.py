@@ -1,9 +1,8 @@
-"""The user's own config folders (`--config-dir`, `hydra.searchpath`), which may come from a stranger, and those that
-installed packages bring.
+"""The user's own config folders (`--config-dir`, `hydra.searchpath`), and the folders of installed packages.
 
-Hydra never opens a file of such a folder by itself: it reads through `UserFolder`, which passes on what
-`user_yaml.read` finds sound, wherever links lead. A folder with an unsound file among the choices of a family is
-refused as a whole.
+A folder may come from a stranger. Hydra never opens a file of such a folder by itself: it reads through
+`hydra_sources.UserFolder`, which passes on the files that `user_yaml.read` finds sound, wherever links lead. A folder
+with an unsound file among the choices of a family is refused as a whole.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ KEY = "hydra.searchpath"
 
 
 def named(config_dirs: Iterable[str], overrides: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """The folders that a command line names, as written, and the problems of the others: (where, what)."""
+    """Return the folders that a command line names, as written, and the problems of the others: (place, reason)."""
     names, problems = list(config_dirs), []
     for text in overrides:
         if text.partition("=")[0] != KEY:
@@ -40,38 +39,47 @@ def named(config_dirs: Iterable[str], overrides: Sequence[str]) -> tuple[list[st
 
 
 def folders(config_dirs: Iterable[str], overrides: Sequence[str]) -> tuple[tuple[Path, ...], list[tuple[str, str]]]:
-    """The folders that may be composed from, and the problems of the others: (where, what)."""
+    """Return the folders that may be composed from, and the problems of the others: (place, reason)."""
     names, problems = named(config_dirs, overrides)
     sound: list[Path] = []
     for name in names:
         folder, of_folder = _sound(name)
         problems += of_folder
-        sound += [folder] if folder is not None and not of_folder else []
-    for each in installed():
-        of_folder = [(each.name, each.problem)] if each.folder is None else _problems(each.folder)
-        of_folder += _taken(each, sound)
-        problems += [(where, f"{what}; {VARIABLE}=none leaves installed packages out") for where, what in of_folder]
-        sound += [each.folder] if each.folder is not None and not of_folder else []
+        if folder is not None and not of_folder:
+            sound.append(folder)
+    # Packages after the user's own folders, so that the name of a choice in both is a problem of the package.
+    for package in installed():
+        if package.folder is None:
+            of_package = [(package.name, package.problem)]
+        else:
+            of_package = [*_problems(package.folder), *_taken(package, sound)]
+        problems += [
+            (place, f"{reason}; {VARIABLE}=none leaves installed packages out") for place, reason in of_package
+        ]
+        if package.folder is not None and not of_package:
+            sound.append(package.folder)
     return tuple(sound), problems
 
 
 def _taken(package: Installed, others: Sequence[Path]) -> list[tuple[str, str]]:
-    """The choices of an installed package whose names are in use: neither may hide the other."""
+    """Return a problem for each choice of an installed package with a name in use: neither may hide the other."""
+    problems: list[tuple[str, str]] = []
     if package.folder is None:
-        return []
-    return [
-        (package.name, f"brings {family}={path.stem}, which {catalog.origin(taken[path.stem])} has already")
-        for family in catalog.groups()
-        if (paths := sorted((package.folder / family).glob("*.yaml")))
-        if (taken := catalog.choices(family, tuple(others)))
-        for path in paths
-        if path.stem in taken and taken[path.stem].path != path
-    ]
+        return problems
+    for family in catalog.groups():
+        paths = sorted((package.folder / family).glob("*.yaml"))
+        taken = catalog.choices(family, tuple(others)) if paths else {}
+        for path in paths:
+            if path.stem in taken and taken[path.stem].path != path:
+                origin = catalog.origin(taken[path.stem])
+                problems.append((package.name, f"brings {family}={path.stem}, which {origin} has already"))
+    return problems
 
 
 def _sound(name: str) -> tuple[Path | None, list[tuple[str, str]]]:
-    """The folder of a name, and its problems."""
-    if address := url_problem(name):
+    """Return the folder of a name, and its problems."""
+    address = url_problem(name)
+    if address:
         return None, [("--config-dir", address)]
     try:
         folder = Path(name).expanduser().resolve()

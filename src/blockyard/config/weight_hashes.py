@@ -1,6 +1,6 @@
-"""Hashes of trained weights that a config records: those that a run starts from, and those of a teacher.
+"""Hashes of trained weights that a config records: the weights that a run starts from, and a teacher's.
 
-A frozen config then says which weights they were, whatever is at their path later.
+A frozen config then identifies the weights, whatever is at their path later.
 """
 
 from __future__ import annotations
@@ -51,5 +51,5 @@ def _fill_teacher(config: Node, issues: list[Issue]) -> None:
 
 
 def _outputs(config: Node) -> str:
-    """Return the folder of runs, in which a run is found by its name."""
+    """Return the folder of runs. A run is found in it by its name."""
     return str(config.get("outputs") or "outputs")

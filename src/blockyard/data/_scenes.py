@@ -45,7 +45,7 @@ class Scenes(NamedTuple):
 
     @property
     def present(self) -> Tensor:
-        """Which digits are on the canvas, (B, most) bool."""
+        """A mask of the digits that are on the canvas, (B, most) bool."""
         return torch.arange(self.cell.shape[1]) < self.number[:, None]
 
 
@@ -82,9 +82,6 @@ class SceneSource:
         return blank.scatter_add(1, index, pixels.flatten(1)).view(-1, *SHAPE)
 
 
-# The common part of data sets of canvases with coloured digits: which digits each split shows.
-
-
 @dataclass(kw_only=True, eq=False)
 class CanvasData(LoadedData):
     """Canvases of scikit-learn's digits. Subclasses say what belongs to a canvas.
@@ -110,12 +107,16 @@ class CanvasData(LoadedData):
     eval_batch_size: BatchSize = 256
 
     def scenes(self, counts: tuple[int, int]) -> list[SceneSource]:
-        """Return what draws the canvases of each split, whose digits are that split's own."""
+        """Return the source of canvases of each split. No two splits share an image of a digit."""
         rest, test = Digits(test_fraction=self.test_fraction, split_seed=self.split_seed).read()
         kept, held_out = stratified(rest.target, self.validation_fraction, self.split_seed)
         splits = [SceneSource(digits, counts) for digits in (rest.select(kept), rest.select(held_out), test)]
-        drawn = (split.paint(split.draw(torch.arange(2), 0)) for split in splits)
-        self._fingerprint = sha256([*(tensor for split in splits for tensor in split.digits), *drawn])
+        contents: list[Tensor] = []
+        for split in splits:
+            contents += split.digits
+        # Two canvases of each split stand for the rule by which all are drawn.
+        contents += [split.paint(split.draw(torch.arange(2), 0)) for split in splits]
+        self._fingerprint = sha256(contents)
         return splits
 
     def read_source(self, path: str) -> Tensor:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -87,7 +88,7 @@ class Arrays(AugmentOptions, LoadedData):
 
     @property
     def spec(self) -> DataSpec:
-        """What a row is; without the file, images of unknown classes."""
+        """The specification of a row; without the file, images of unknown classes."""
         if self.missing() is not None:
             return DataSpec("image", (1, 32, 32), target="class", levels=256)
         values, target = self.values, self.targets
@@ -147,7 +148,7 @@ class Arrays(AugmentOptions, LoadedData):
 
     @property
     def reads(self) -> Kind:
-        """What the inputs are."""
+        """The kind of the inputs."""
         return kind_of(self.values, self.kind, f"{self._path}, {self.inputs}")
 
     @property
@@ -157,17 +158,16 @@ class Arrays(AugmentOptions, LoadedData):
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Draw or read the splits, and standardize. Raises UserError for a class without a training row."""
-        names, target = self.class_names, torch.zeros(len(self.values), dtype=torch.int64)
-        if names:
+        target = torch.zeros(len(self.values), dtype=torch.int64)
+        if self.class_names:
             assert self.targets is not None
             target = torch.from_numpy(np.unique(self.targets, return_inverse=True)[1]).long()
         parts = self._parts(target)
         rows = [ArrayRows(self.values, part) for part in parts]
         targets = [target[part] for part in parts]
-        forget()  # what was kept is in this module
-        self._fingerprint = sha256(
-            [*(chunk for part in rows for chunk in part.chunks()), *self._own_targets(parts, target)]
-        )
+        forget()  # this module holds the arrays, and nobody else needs them again
+        chunks = chain.from_iterable(part.chunks() for part in rows)  # read one by one: an array may be mapped
+        self._fingerprint = sha256(chain(chunks, self._own_targets(parts, target)))
         splits = self._splits(rows, targets, tokenizer)
         # Images that are written have no other target than their own tokens.
         if self.targets is None or self.targets.dtype.kind != "f" or isinstance(tokenizer, ImageTokenizer):
@@ -186,13 +186,13 @@ class Arrays(AugmentOptions, LoadedData):
         if self.reads == "image":
             return image_array_splits(rows, targets, self.augmentation(self.image_shape[0]), tokenizer, self.spec)
         scale = None if self.reads == "symbols" else scale_of(rows[0], self.inputs)
-        own: list[Tensor | None] = list(targets)
+        split_targets: list[Tensor | None] = list(targets)
         if self.targets is None:
-            own = [None] * 3
+            split_targets = [None] * 3
         elif self.targets.ndim > 1 and self.targets.dtype.kind != "f":
-            own = [ids.long() for ids in self._own_targets([part.index for part in rows], targets[0])]
+            split_targets = [ids.long() for ids in self._own_targets([part.index for part in rows], targets[0])]
         counts = targets[0].bincount(minlength=len(self.class_names)) if self.class_names else None
-        return array_splits(rows, own, scale, counts)
+        return array_splits(rows, split_targets, scale, counts)
 
     def _parts(self, target: Tensor) -> list[Tensor]:
         """Return the rows of each split."""
@@ -229,15 +229,15 @@ def split_array(
 
 
 def _named_classes(path: Path, name: str, target: np.ndarray) -> np.ndarray:
-    """Return classes (n,) of text or bytes as text, as `plain_names` calls them; warn of those that look alike."""
+    """Return classes (n,) of text or bytes by their `plain_names`; warn of names that look alike."""
     if target.dtype.kind == "S":
         try:
             target = np.char.decode(target, "utf-8")
         except UnicodeDecodeError as error:
             raise UserError(f"{path}, {name}: classes of bytes that are not UTF-8 text") from error
-    found, index = np.unique(target, return_inverse=True)
-    plain = plain_names(found.tolist())
-    classes = np.array([plain[label] for label in found.tolist()])[index]
+    labels, index = np.unique(target, return_inverse=True)
+    plain = plain_names(labels.tolist())
+    classes = np.array([plain[label] for label in labels.tolist()])[index]
     names, counts = np.unique(classes, return_counts=True)
     warn_of_names(path, dict(zip(names.tolist(), counts.tolist(), strict=True)))
     return classes

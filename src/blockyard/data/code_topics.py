@@ -79,20 +79,18 @@ class CodeTopics(LoadedData):
         if not isinstance(tokenizer, TextTokenizer):
             raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
         splits = self.files()
-        self._fingerprint = sha256(
-            text for files in splits for text in (str(len(files)), *(f"{label} {text}" for text, label in files))
-        )
+        contents: list[str] = []
+        for files in splits:
+            contents += [str(len(files)), *(f"{label} {text}" for text, label in files)]
+        self._fingerprint = sha256(contents)
         if not tokenizer.state():
             tokenizer.fit(text for text, _ in splits[0])
-        named = zip(Splits._fields, splits, strict=True)
-        windows = [self._windows(name, files, tokenizer) for name, files in named]
-        train, *rest = (
-            texts.select(self.kept(number, len(texts.target), texts.target)) for number, texts in enumerate(windows)
-        )
-        self._test_starts = rest[1].start
-        return Splits(
-            *(LabelledSplit(part, tokenizer, train, len(PACKAGES), variable=False) for part in (train, *rest))
-        )
+        parts = []
+        for number, (name, files) in enumerate(zip(Splits._fields, splits, strict=True)):
+            windows = self._windows(name, files, tokenizer)
+            parts.append(windows.select(self.kept(number, len(windows.target), windows.target)))
+        self._test_starts = parts[2].start
+        return Splits(*(LabelledSplit(part, tokenizer, parts[0], len(PACKAGES), variable=False) for part in parts))
 
     def files(self) -> list[Files]:
         """Read every package and assign its files to the training, validation and test split."""

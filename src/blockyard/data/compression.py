@@ -42,7 +42,7 @@ class Compression(SyntheticTask):
 
     @property
     def spec(self) -> DataSpec:
-        """As of other tasks, of one length: a longer sequence has more to hold."""
+        """The specification of a task whose sequences have one length: a longer one has more to hold."""
         return replace(super().spec, resizable=False)
 
     def token_name(self, token_id: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,10 @@ def prepare(
         check_foreign(components, model.model, data.splits.train)
     if data.rank == 0:
         check_inside(run, model, data)
-        for remark in _remarks(components, model, data):
+        if model.teacher is not None:
+            for note in model.teacher.notes:
+                log.warning("%s", note)
+        for remark in remarks(components, data.splits, data.layout.steps_per_epoch):
             log.warning("%s", remark)
     state = _run_state(run, data, model)
     evaluator = _evaluator(run, data, model, interrupts)
@@ -182,13 +185,6 @@ def _guard_small_maps(data: DataSetup, model: BuiltModel) -> None:
     guard_small_maps(model.model)
     if model.teacher is not None:
         guard_small_maps(model.teacher.model)
-
-
-def _remarks(components: build.Components, model: BuiltModel, data: DataSetup) -> Iterator[str]:
-    """Yield the notes of teacher, compiled experts, tokenizer, objective and schedule on this model and data."""
-    if model.teacher is not None:
-        yield from model.teacher.notes
-    yield from remarks(components, data.splits, data.layout.steps_per_epoch)
 
 
 def ignore_metrics(step: int, values: dict[str, float]) -> None:

@@ -76,6 +76,9 @@ def summarize(job: Job) -> Summary:
     # Samples of different lengths are padded: FLOPs are counted at the length of a whole batch.
     samples_of_cost = data.batch_size if data.spec.variable else 1
     sample = cost_card.two_samples(job.splits.train, samples_of_cost).to(job.device)
+    facts_of_data: dict[str, Any] = {"fingerprint": data.fingerprint(), **sizes(job.splits)}
+    if data.spec.class_names:  # in the order of their numbers
+        facts_of_data["classes"] = list(data.spec.class_names)
     values = {
         "metrics": metrics,
         "directions": directions,
@@ -105,7 +108,7 @@ def summarize(job: Job) -> Summary:
         "processes": job.layout.world,
         "threads": torch.get_num_threads(),
         "load": cost_card.load(),
-        "data": {"fingerprint": data.fingerprint(), **sizes(job.splits), **_class_names(job)},
+        "data": facts_of_data,
     }
     if tags is not None:
         written = tags.result("test")
@@ -130,12 +133,6 @@ def best_model(job: Job) -> tuple[Model, str, int]:
 def sizes(splits: Splits) -> dict[str, int]:
     """Return the number of samples of each split."""
     return {name: len(split) for name, split in splits._asdict().items()}
-
-
-def _class_names(job: Job) -> dict[str, list[str]]:
-    """Return the names of the classes, in the order of their numbers, where the data has them."""
-    names = job.components.data.spec.class_names
-    return {"classes": list(names)} if names else {}
 
 
 def _validation(job: Job, model: Model, step: int) -> dict[str, float]:

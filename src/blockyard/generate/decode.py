@@ -36,7 +36,9 @@ def in_groups(
         lengths = sorted({len(prompt) for prompt in prompts})
         groups = [[index for index, prompt in enumerate(prompts) if len(prompt) == length] for length in lengths]
     for group in groups:
-        part = memory if memory is None or len(groups) == 1 else select_sequences(memory, torch.tensor(group))
+        part = memory
+        if memory is not None and len(groups) > 1:
+            part = select_sequences(memory, torch.tensor(group))
         with ordered_for_decoding(model, len(group), cache=cache):
             for step in decode_group(group, part):
                 yield [(group[index], token_id) for index, token_id in step]

@@ -191,7 +191,9 @@ def _test_images(loaded: Loaded, count: int, label: int | None) -> tuple[Tensor,
     assert isinstance(split, ImageTokenSplit)
     batch = split.images.batch(torch.arange(len(split)), None)
     assert isinstance(batch.target, Tensor)
-    chosen = torch.arange(len(split)) if label is None else (batch.target == label).nonzero()[:, 0]
+    chosen = torch.arange(len(split))
+    if label is not None:
+        chosen = (batch.target == label).nonzero()[:, 0]
     if len(chosen) < count:
         raise UserError(f"images={count}: the test split has {len(chosen)} images to complete; use fewer")
     return batch.inputs[chosen[:count]], batch.target[chosen[:count]]

@@ -187,7 +187,9 @@ class Stepper:
         self.stats.steps += 1
         self.cut()
         scores = self._last_scores(count)  # (R, count, V)
-        return scores.index_fill(-1, self._special, -math.inf) if len(self._special) else scores
+        if not len(self._special):
+            return scores
+        return scores.index_fill(-1, self._special, -math.inf)
 
     def cut(self) -> None:
         """Cut sequences that have outgrown the model to their last half context."""

@@ -174,7 +174,9 @@ def query_weights(layer: LayerAttention, query: str | int | None) -> tuple[Tenso
             raise ValueError("query=class: the model has no class token; use mean, last or an index")
         index = 0
     else:
-        index = len(layer.queries) - 1 if query == "last" else layer.query_prefix + int(query)
+        index = len(layer.queries) - 1
+        if query != "last":
+            index = layer.query_prefix + int(query)
     if index >= len(layer.queries):
         count = len(layer.queries) - layer.query_prefix
         raise ValueError(f"query={query} is out of range: the sequence has {count} tokens, counted from 0")

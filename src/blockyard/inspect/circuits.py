@@ -168,6 +168,7 @@ def _heads(
     q, k = q.unflatten(0, (mixer.heads, -1)), k.unflatten(0, (mixer.kv_heads, -1))  # (H, K, D), (H', K, D)
     v, out = v.unflatten(0, (mixer.kv_heads, -1)), out.unflatten(1, (mixer.heads, -1))
     q, k = linear_part(mixer.q_norm, q), linear_part(mixer.k_norm, k)
+    # Factors on the scores go into the queries, so that QK is their product with the keys alone.
     q = q * (mixer.scale or mixer.head_dim**-0.5)
     if mixer.scores.factor is not None:
         q = q * mixer.scores.factor.detach().to(q)[:, None, None]
@@ -175,7 +176,7 @@ def _heads(
         q = q * mixer.scores.channel_factors().detach().to(q).mT
     circuits = []
     for head in select_heads(mixer.heads, heads):
-        group = head // (mixer.heads // mixer.kv_heads)
+        group = head // (mixer.heads // mixer.kv_heads)  # heads of a group share keys and values
         circuits.append(
             HeadCircuits(path, head, group, q[head], k[group], v[group], out[:, head], context.cross, left_out)
         )

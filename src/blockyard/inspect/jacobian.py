@@ -59,6 +59,7 @@ def _squared_products(call: RecordedCall, directions: Tensor, per_token: int) ->
     """Yield squared lengths (chunk, M) of the products of directions (N per_token, D) at every input token."""
     copies = len(call.x)
     for start in range(0, len(directions), copies):
+        # One backward pass for as many directions as the batch has copies of the sample: they do not mix.
         chunk = directions[start : start + copies]
         x = call.x.detach().clone().requires_grad_()
         with torch.enable_grad():

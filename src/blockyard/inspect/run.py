@@ -71,6 +71,7 @@ def _inspect_kind(loaded: Loaded, kind: str, options: Options, folder: Path) -> 
         raise UserError(str(error)) from error
     path = folder / f"{kind}.json"
     try:
+        # Before the first new figure: a kind may draw fewer pages than last time.
         _remove_previous_figures(path)
         figures = [figure.resolve() for figure in draw(result.pages, folder)]
         header = {
@@ -131,6 +132,7 @@ def _log_to(logger: RunLogger, loaded: Loaded, kind: str, figures: dict[str, Pat
     except ValueError as error:
         log.warning("figures not sent to the logger: %s", error)
         return
+    # A logger may wait for a network without an end, and the figures are on the disk already.
     failure = bounded(lambda: messages.append(logger.pictures(loaded.folder, kind, figures)), _LOGGER_SECONDS)
     if failure is not None:
         logger.abandon()

@@ -260,13 +260,13 @@ def _split_ratio(data: ComparisonInput) -> float:
 
 
 def _over_splits(data: ComparisonInput, metric: str, ratio: float) -> Differ:
-    """Return what compares sums of arms where each seed has a split of its own."""
+    """Return a function that compares sums of arms where each seed has a split of its own."""
     values = {arm.name: arm.values(metric) for arm in data.arms}
     return partial(difference_of_sums, values, ratio)
 
 
 def _over_samples(data: ComparisonInput, metric: str, over: str | None) -> Differ | None:
-    """Return what compares sums of arms over test samples; None over seeds, the default. Raises UserError."""
+    """Return a function that compares sums of arms over test samples; None over seeds. Raises UserError."""
     if over is None or over == "seeds":
         return None
     if data.standing is not None:
@@ -377,7 +377,7 @@ def _expect(
 def _evidence(
     data: ComparisonInput, terms: ComparisonTerms, values: Values, by_looks: sequential.Terms | None
 ) -> tuple[EvidenceRow | None, list[str]]:
-    """Return the evidence on what the sweep decides, and warnings where it is to be read with care."""
+    """Return the evidence on the decision of the sweep, and warnings where it is to be read with care."""
     if by_looks is None:
         return None, []
     assert data.standing is not None

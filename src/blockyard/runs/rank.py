@@ -7,6 +7,13 @@ import os
 from blockyard.config.tree import Node
 from blockyard.errors import UserError, shortened
 
+# Of the variables that launchers set: numbers that this file, Lightning or torch reads.
+_NUMBERS = (
+    *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"),
+    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS"),
+    *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
+)
+
 
 def rank_of(devices: int) -> int:
     """Return the global rank of this process; rank 0 writes.
@@ -45,14 +52,6 @@ def started_by_run() -> bool:
 def restarted() -> bool:
     """Return whether torchrun started this process again after a failure (`--max-restarts`)."""
     return bool(_number("TORCHELASTIC_RESTART_COUNT"))
-
-
-# Of the variables that launchers set: numbers that this file, Lightning or torch reads.
-_NUMBERS = (
-    *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"),
-    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS"),
-    *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
-)
 
 
 def check_environment() -> None:

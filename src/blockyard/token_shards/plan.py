@@ -1,4 +1,4 @@
-"""What is to be written: which text goes into which shard, a function of the files and the options."""
+"""The plan of shards: the texts of each, a function of the files and the options."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MEGABYTE = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Cutting:
-    """How texts become splits and shards, as `data=text_file` cuts them.
+    """Options by which texts become splits and shards, as `data=text_file` cuts them.
 
-    split_by: range cuts the running text, document assigns whole files; split_seed: of the latter
+    split_by: range cuts the running text, document assigns whole files; split_seed: of document
     shard_mb: megabytes of text in a shard
     """
 
@@ -46,7 +46,7 @@ class Cutting:
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """One shard: its split and the texts that it holds."""
+    """One shard: its split and its texts."""
 
     split: str
     file: str
@@ -60,23 +60,29 @@ class ShardPlan:
 
 def plan_shards(sources: Sequence[TextSource], cutting: Cutting) -> list[ShardPlan]:
     """Return the shards of every split in the order of the texts. Raises UserError for a split without text."""
-    shards, most = [], cutting.shard_mb * MEGABYTE
+    shards = []
+    most = cutting.shard_mb * MEGABYTE
     for split, spans in _splits(sources, cutting).items():
         if not spans:
             raise UserError(f"the {split} split has no text; raise its fraction, or use more or longer files")
         groups: list[list[Span]] = [[]]
-        for span in (part for each in spans for part in cut(each, min(ENCODED, most))):
-            if groups[-1] and sum(each.size for each in groups[-1]) + span.size > most:
-                groups.append([])
-            groups[-1].append(span)
-        shards += [ShardPlan(split, f"{split}-{number:05}.bin", tuple(group)) for number, group in enumerate(groups)]
+        size = 0  # of the last group
+        for span in spans:
+            for part in cut(span, min(ENCODED, most)):
+                if groups[-1] and size + part.size > most:
+                    groups.append([])
+                    size = 0
+                groups[-1].append(part)
+                size += part.size
+        for number, group in enumerate(groups):
+            shards.append(ShardPlan(split, f"{split}-{number:05}.bin", tuple(group)))
     return shards
 
 
 def plan_record(
     sources: Sequence[TextSource], cutting: Cutting, tokenizer: TokenizerRecord, shards: Sequence[ShardPlan]
 ) -> dict[str, object]:
-    """Return what makes a second start the continuation of the first: texts, options, tokenizer, shards."""
+    """Return the facts that a second start must share to continue the first: texts, options, tokenizer, shards."""
     listed = json.dumps([asdict(shard) for shard in shards], sort_keys=True)
     return {
         "sources": [source.record() for source in sources],
@@ -87,7 +93,7 @@ def plan_record(
 
 
 def _splits(sources: Sequence[TextSource], cutting: Cutting) -> dict[str, list[Span]]:
-    """The spans of each split; by range train, test and validation lie in this order, as in `data=text_file`."""
+    """Return the spans of each split: by range train, test and validation in this order, as in `data=text_file`."""
     fractions = (cutting.validation_fraction, cutting.test_fraction)
     if cutting.split_by == "document":
         if len(sources) < len(SPLITS):
@@ -97,16 +103,19 @@ def _splits(sources: Sequence[TextSource], cutting: Cutting) -> dict[str, list[S
         whole = [Span(source.path, source.start, source.size) for source in sources]
         return {split: [whole[i] for i in named[split]] for split in SPLITS}
     total = sum(source.characters for source in sources)
-    stop, middle = int(total * (1 - fractions[0])), int(total * (1 - sum(fractions)))
+    stop = int(total * (1 - fractions[0]))
+    middle = int(total * (1 - sum(fractions)))
     ranges = {"train": (0, middle), "validation": (stop, total), "test": (middle, stop)}
     return {split: _between(sources, *ranges[split]) for split in SPLITS}
 
 
 def _between(sources: Sequence[TextSource], start: int, stop: int) -> list[Span]:
-    """The text from one character of all files to another."""
-    spans, first = [], 0
+    """Return the text between two characters, counted over all files, as spans."""
+    spans = []
+    first = 0  # the number of the file's first character
     for source in sources:
-        begin, end = max(start - first, 0), min(stop - first, source.characters)
+        begin = max(start - first, 0)
+        end = min(stop - first, source.characters)
         first += source.characters
         if begin < end:
             spans.append(Span(source.path, byte_of(source, begin), byte_of(source, end)))

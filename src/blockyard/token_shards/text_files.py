@@ -23,14 +23,16 @@ from blockyard.errors import UserError, fold
 _READ = 2**24  # bytes
 _WINDOW = 2**16  # bytes in which a place to cut is looked for
 _OVERLAP = 16  # bytes of the window before: three whole characters and parts of two
-# After a line's end or before a space, between words: there the tokens of a text are those of its two parts.
+# After a line's end or before a space, between words: cut there, the two parts have the same tokens as the whole.
 _CUT = re.compile(r"(?<=\S)(?:\n(?=\S)|(?= \S))")
 PACKED = frozenset({".gz", ".zst", ".xz", ".bz2", ".zip"})
+_ROWS = 10_000  # texts that are written at a time
+_OWN = re.compile(rf"[0-9]{{5,}}-.*\.txt|{re.escape(TEMPORARY)}.*", re.S)  # names of the files
 
 
 @dataclass(frozen=True)
 class TextSource:
-    """A file. start: bytes of its byte order mark, which is no text; characters: after it."""
+    """A file. start: bytes of its byte order mark, before its text; characters: after the mark."""
 
     path: str
     size: int
@@ -67,7 +69,7 @@ class Span:
 
 
 def find_files(paths: list[Path], pattern: str) -> list[Path]:
-    """Return the files, and those in folders that match the pattern, sorted. Raises UserError for what is none."""
+    """Return the files, and files in folders that match the pattern, sorted. Raises UserError for other paths."""
     files = []
     for path in paths:
         if path.is_dir():
@@ -89,8 +91,10 @@ def find_files(paths: list[Path], pattern: str) -> list[Path]:
 
 
 def scan(path: Path) -> TextSource:
-    """Reads a file once. Raises UserError naming the first byte that is not UTF-8, or an empty file."""
-    digest, characters, size = hashlib.sha256(), 0, 0
+    """Read a file once. Raises UserError naming the first byte that is not UTF-8, or an empty file."""
+    digest = hashlib.sha256()
+    characters = 0
+    size = 0
     for text, content in _decoded(path, 0):
         digest.update(content)
         size += len(content)
@@ -103,7 +107,7 @@ def scan(path: Path) -> TextSource:
 
 
 def byte_of(source: TextSource, character: int) -> int:
-    """Return the byte at which character number `character` of a file begins."""
+    """Return the first byte of character number `character` of a file."""
     if character >= source.characters:
         return source.size
     place = source.start
@@ -116,7 +120,7 @@ def byte_of(source: TextSource, character: int) -> int:
 
 
 def cut(span: Span, size: int) -> Iterator[Span]:
-    """Yield spans of about `size` bytes, which end between two words so that their tokens are those of the whole."""
+    """Yield spans of about `size` bytes. They end between two words, so that together they have the whole's tokens."""
     start = span.start
     while span.stop - start > size:
         place = _next_cut(span, start + size)
@@ -128,15 +132,17 @@ def cut(span: Span, size: int) -> Iterator[Span]:
 
 
 def _next_cut(span: Span, place: int) -> int:
-    """The first byte from `place` on at which a text may be cut; the end of the span where there is none."""
+    """Return the first byte from `place` on at which a text may be cut, or the end of the span."""
     with open(span.path, "rb") as file:
         file.seek(place)
         content = b""
         while place + len(content) < span.stop:
             content += file.read(min(_WINDOW, span.stop - place - len(content)))
+            # The window may begin inside a character, whose further bytes are 10xxxxxx, and end inside another one.
             skipped = next((n for n, byte in enumerate(content) if byte & 0xC0 != 0x80), len(content))
-            text = content[skipped:].decode("utf-8", errors="ignore")  # without the parts of characters at both ends
-            if match := _CUT.search(text):
+            text = content[skipped:].decode("utf-8", errors="ignore")
+            match = _CUT.search(text)
+            if match:
                 return place + skipped + len(text[: match.end()].encode())
             place += max(0, len(content) - _OVERLAP)
             content = content[-_OVERLAP:]
@@ -144,8 +150,9 @@ def _next_cut(span: Span, place: int) -> int:
 
 
 def _decoded(path: Path, start: int) -> Iterator[tuple[str, bytes]]:
-    """The text of a file in parts, each with the bytes that were read for it. Raises UserError."""
-    decoder, place = codecs.getincrementaldecoder("utf-8")(), start
+    """Yield the text of a file in parts, each with the bytes that were read for it. Raises UserError."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    place = start
     with path.open("rb") as file:
         file.seek(start)
         while True:
@@ -165,12 +172,8 @@ def _decoded(path: Path, start: int) -> Iterator[tuple[str, bytes]]:
             yield text, content
 
 
-_ROWS = 10_000  # texts that are written at a time
-_OWN = re.compile(rf"[0-9]{{5,}}-.*\.txt|{re.escape(TEMPORARY)}.*", re.S)  # names of the files
-
-
 def texts_folder(folder: Path) -> Path:
-    """Return where the texts of tables lie while the shards of `folder` are written."""
+    """Return the folder of the texts of tables while the shards of `folder` are written."""
     return folder.with_name(f"{folder.name}.texts")
 
 
@@ -187,13 +190,16 @@ def without_tables(files: Sequence[Path], folder: Path, column: str | None) -> l
     if not tables:
         raise UserError(f"column={column} has no effect: no table is among the files")
     target = texts_folder(folder)
-    if others := [file.name for file in _listed(target) if not _OWN.fullmatch(file.name)]:
+    others = [file.name for file in _listed(target) if not _OWN.fullmatch(file.name)]
+    if others:
         raise UserError(f"{target} is needed for the texts of tables and holds {fold(others)}; move it, or choose out=")
     target.mkdir(parents=True, exist_ok=True)
-    return [
-        _extracted(file, target / f"{number:05}-{file.name}.txt", column) if kind_of(file) else file
-        for number, file in enumerate(files)
-    ]
+    texts = []
+    for number, file in enumerate(files):
+        if kind_of(file):
+            file = _extracted(file, target / f"{number:05}-{file.name}.txt", column)
+        texts.append(file)
+    return texts
 
 
 def remove_texts(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """From text files to a folder of shards: scanned, planned, encoded in parallel, with a manifest at the end.
 
 manifest.json      counts and hashes of shards and texts, the tokenizer; written last
-tokenizer.json     what the tokenizer learned
+tokenizer.json     the fitted state of the tokenizer
 train-00000.bin    token ids, little-endian uint16, or uint32 for more than 65,536 of them
 unfinished.json    the plan, as long as shards are missing; a second start compares it and continues
 """
@@ -48,6 +48,8 @@ _OWN = re.compile(  # names of the files that tokenize writes
     rf"|{re.escape(TEMPORARY)}.*",
     re.S,
 )
+# A shard is written in a worker process: the ids, and beside them a record of what was written.
+_tokenizer: TextTokenizer | None = None  # of a worker process
 
 
 def tokenize(
@@ -61,10 +63,10 @@ def tokenize(
     like: Path | None = None,
     progress: Progress = lambda *_: None,
 ) -> Manifest:
-    """Writes the shards that are missing in `folder`, then the manifest; returns the manifest.
+    """Write the missing shards of `folder`, then the manifest; return the manifest.
 
-    vocabulary: the number of token ids, asked for when the tokenizer is fitted
-    like: a folder of shards whose tokenizer is taken as it is; else it learns from the training texts
+    vocabulary: returns the number of token ids, once the tokenizer is fitted
+    like: a folder of shards, with the tokenizer to take as it is; None fits it on the training texts
     Raises UserError for files that are no text, and a folder that holds something else.
     """
     with _pool(workers, None) as pool:
@@ -76,7 +78,8 @@ def tokenize(
         tokenizer.fit(span.read() for shard in shards if shard.split == "train" for span in shard.spans)
     named: TokenizerRecord = {**describe(tokenizer), "sha256": state_hash(tokenizer)}
     plan = plan_record(sources, cutting, named, shards)
-    if (done := _started(folder, plan)) is not None:
+    done = _started(folder, plan)
+    if done is not None:
         return done
     write_json(folder / TOKENIZER, tokenizer.state())
     dtype = "uint16" if vocabulary() <= _UINT16 else "uint32"
@@ -88,8 +91,9 @@ def tokenize(
         "vocabulary": vocabulary(),
         "plan": plan,
         "tokenizer": named,
-        "splits": {split: _split_record([r for s, r in records if s.split == split]) for split in SPLITS},
+        "splits": {split: _split_record(split, records) for split in SPLITS},
     }
+    # Last of all: a folder with a manifest is whole.
     write_json(folder / MANIFEST, manifest)
     for shard in shards:
         record_path(folder, shard).unlink(missing_ok=True)
@@ -102,7 +106,11 @@ def clear(folder: Path) -> None:
     if not (folder / MANIFEST).is_file() and not (folder / PLAN).is_file():
         raise UserError(f"force=true removes shards of `blockyard tokenize`, and {folder} has no {MANIFEST} of it")
     files = sorted(folder.iterdir())
-    others = [file.name for file in files if not (_OWN.fullmatch(file.name) and (file.is_symlink() or file.is_file()))]
+    others = []
+    for file in files:
+        is_file = file.is_symlink() or file.is_file()
+        if not (_OWN.fullmatch(file.name) and is_file):
+            others.append(file.name)
     if (folder / MANIFEST).is_file() and not _is_own_manifest(folder):
         others.insert(0, MANIFEST)
     if others:
@@ -115,7 +123,7 @@ def clear(folder: Path) -> None:
 
 
 def _is_own_manifest(folder: Path) -> bool:
-    """Whether the manifest is one of `blockyard tokenize`, or damaged beyond reading."""
+    """Return whether `blockyard tokenize` wrote the manifest, or it is damaged beyond reading."""
     try:
         manifest = read_json(folder / MANIFEST)
     except (OSError, ValueError):
@@ -131,7 +139,7 @@ def _manifest_of(folder: Path) -> Manifest:
 
 
 def _started(folder: Path, plan: dict[str, object]) -> Manifest | None:
-    """The manifest of a folder that this plan has written; None where shards are missing, with the plan saved."""
+    """Return the manifest that this plan has written; save the plan and return None where shards are missing."""
     folder.mkdir(parents=True, exist_ok=True)
     remove_temporary(folder)
     manifest = Manifest() if (folder / PLAN).is_file() else read_manifest(folder)
@@ -156,12 +164,19 @@ def _started(folder: Path, plan: dict[str, object]) -> Manifest | None:
 def _write_all(
     folder: Path, shards: Sequence[ShardPlan], tokenizer: TextTokenizer, dtype: str, workers: int, progress: Progress
 ) -> list[tuple[ShardPlan, ShardRecord]]:
-    """The records of all shards, in order; those that are missing are written in parallel."""
-    records = {shard.file: record for shard in shards if (record := finished(folder, shard, dtype))}
-    total, written = sum(shard.size for shard in shards), sum(s.size for s in shards if s.file in records)
+    """Return the records of all shards, in order. Missing shards are written in parallel."""
+    records: dict[str, ShardRecord] = {}
+    missing: list[ShardPlan] = []
+    for shard in shards:
+        record = finished(folder, shard, dtype)
+        if record is None:
+            missing.append(shard)
+        else:
+            records[shard.file] = record
+    total = sum(shard.size for shard in shards)
+    written = total - sum(shard.size for shard in missing)
     progress(len(records), len(shards), written, total)
     with _pool(workers, tokenizer) as pool:
-        missing = [shard for shard in shards if shard.file not in records]
         futures: dict[Future[ShardRecord], ShardPlan] = {
             pool.submit(write_shard, folder, shard, dtype): shard for shard in missing
         }
@@ -176,9 +191,11 @@ def _write_all(
     return [(shard, records[shard.file]) for shard in shards]
 
 
-def _split_record(records: list[ShardRecord]) -> SplitRecord:
-    tokens, size = sum(record["tokens"] for record in records), sum(record["bytes"] for record in records)
-    return SplitRecord(tokens=tokens, bytes=size, shards=records)
+def _split_record(split: str, records: Sequence[tuple[ShardPlan, ShardRecord]]) -> SplitRecord:
+    shards = [record for shard, record in records if shard.split == split]
+    tokens = sum(record["tokens"] for record in shards)
+    size = sum(record["bytes"] for record in shards)
+    return SplitRecord(tokens=tokens, bytes=size, shards=shards)
 
 
 def _pool(workers: int, tokenizer: TextTokenizer | None) -> ProcessPoolExecutor:
@@ -186,12 +203,8 @@ def _pool(workers: int, tokenizer: TextTokenizer | None) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, mp_context=context, initializer=start_worker, initargs=(tokenizer, os.getpid()))
 
 
-# A shard is written in a worker process: the ids, and beside them a record of what was written.
-_tokenizer: TextTokenizer | None = None  # of a worker process
-
-
 def start_worker(tokenizer: TextTokenizer | None, parent: int) -> None:
-    """Prepare a worker process, which ends when its parent has died, even before this.
+    """Prepare a worker process. It ends when its parent has died, even before this call.
 
     tokenizer: for `write_shard`; parent: its process id
     """
@@ -208,7 +221,7 @@ def _end_with(parent: int) -> None:
 
 
 def record_path(folder: Path, shard: ShardPlan) -> Path:
-    """Return where the record of a shard lies until all are written."""
+    """Return the path of a shard's record, until all shards are written."""
     return folder / f"{shard.file}.json"
 
 
@@ -223,12 +236,14 @@ def finished(folder: Path, shard: ShardPlan, dtype: str) -> ShardRecord | None:
 
 
 def write_shard(folder: Path, shard: ShardPlan, dtype: str) -> ShardRecord:
-    """Writes the ids of a shard's texts; returns file, tokens, bytes of text, SHA-256 and the largest id.
+    """Write the ids of a shard's texts. Return file, tokens, bytes of text, SHA-256 and the largest id.
 
     Raises UserError for an id that the type does not hold.
     """
     assert _tokenizer is not None, "start_worker was called with one"
-    digest, tokens, largest = hashlib.sha256(), 0, -1
+    digest = hashlib.sha256()
+    tokens = 0
+    largest = -1
     with replacing(folder / shard.file) as temporary, temporary.open("wb") as file:
         for span in shard.spans:
             ids = np.asarray(_tokenizer.encode(span.read()), dtype=np.int64)

@@ -1,1 +1,1 @@
-"""Weights from elsewhere and to elsewhere: what a run starts from and trains, and libraries' checkpoints as ours."""
+"""First weights of a run, the parts that it trains, its teacher, and checkpoints of libraries in both directions."""

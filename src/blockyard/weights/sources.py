@@ -160,9 +160,11 @@ def outline(source: Source) -> Outline:
     return _outline(source.path, source.files, source.library, stamps)
 
 
+# By the stamps of the files: a check and the start of a run ask for the same source, and would read and hash it twice.
 @lru_cache(maxsize=64)
 def _outline(path: Path, files: tuple[Path, ...], library: str | None, _stamps: tuple[tuple[int, ...], ...]) -> Outline:
-    run = RunFolder.open(path) if library is None and path.is_dir() and (path / CONFIG).is_file() else None
+    is_run = library is None and path.is_dir() and (path / CONFIG).is_file()
+    run = RunFolder.open(path) if is_run else None
     weights = read_weights(Source(path, files, run, library))
     tensors = weights.tensors
     return Outline(

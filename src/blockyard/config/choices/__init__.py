@@ -1,4 +1,4 @@
 """The choices on disk. Imports nothing heavy.
 
-catalog.py  the choices of every config group, with what the docstrings of their files say
+catalog.py  the choices of every config group, with the docstrings of their files
 """

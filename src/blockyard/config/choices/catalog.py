@@ -22,10 +22,10 @@ from blockyard.config.untrusted.installed import installed
 from blockyard.config.untrusted.package_finder import spec_unasked
 
 PACKAGE = Path(__file__).resolve().parents[2]
-# Groups of conf/ that are not part of a run: what executes the cells of a sweep does not change their results.
+# Groups of conf/ that are not part of a run: an executor of a sweep's cells does not change their results.
 OUTSIDE_RUN = ("executor",)
-# Keys of a run that take a choice of another family: what reads the source of data that has one. By default the
-# source is read by the family's own choice (`SAME`), and the config has no such key.
+# Keys of a run that take a choice of another family, for the source of data that has one. By default the family's own
+# choice reads the source (`SAME`), and the config has no such key.
 OF_SOURCE = {"source_tokenizer": "tokenizer", "source_position": "position"}
 SAME = "same"
 # The config key that asks for a model of some size, and its options; solved and removed by `size_matching`.
@@ -40,6 +40,7 @@ VERIFIED = (
 
 
 _NAMES = ("aka:", "related:")  # comments of a YAML with names that other projects use
+_PLAIN_DOCSTRING = re.compile(r'"""((?:[^"\\]|"(?!""))*)"""\n')  # at the top of a file, without an escape
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Choice:
 
     @cached_property
     def summary(self) -> str:
-        """One line: the YAML's first comment, which tells YAMLs of one class apart, or the docstring's first line."""
+        """One line: the YAML's first comment, as several YAMLs may have one class, or the docstring's first line."""
         return self._comments[0] if self._comments else self._docstring.partition("\n")[0]
 
     @cached_property
@@ -75,8 +76,8 @@ class Choice:
     @cached_property
     def chosen(self) -> frozenset[str]:
         """The choices, `family=name`, of the defaults list of an experiment."""
-        found = re.findall(r"^ *- override /(\w+): *(\w+)", self._text, re.MULTILINE)
-        return frozenset(f"{family}={name}" for family, name in found)
+        entries = re.findall(r"^ *- override /(\w+): *(\w+)", self._text, re.MULTILINE)
+        return frozenset(f"{family}={name}" for family, name in entries)
 
     @cached_property
     def aliases(self) -> tuple[str, ...]:
@@ -108,7 +109,7 @@ class Choice:
 
 @cache
 def conf_dir() -> Path:
-    """The shipped `conf/`: inside an installed wheel, or at the top of a checkout."""
+    """Return the shipped `conf/`: inside an installed wheel, or at the top of a checkout."""
     for folder in (PACKAGE / "conf", PACKAGE.parents[1] / "conf"):
         if (folder / "config.yaml").is_file():
             return folder
@@ -117,7 +118,7 @@ def conf_dir() -> Path:
 
 @cache
 def default_choices() -> dict[str, str | None]:
-    """The default choice of each family; None for experiment and preset."""
+    """Return the default choice of each family; None for experiment and preset."""
     defaults = content(conf_dir() / "config.yaml")["defaults"]
     named = {family: name for entry in defaults if isinstance(entry, dict) for family, name in entry.items()}
     return {family: name for family, name in named.items() if "@" not in family}
@@ -125,27 +126,27 @@ def default_choices() -> dict[str, str | None]:
 
 @cache
 def families() -> tuple[str, ...]:
-    """The config groups of a run, in the order of the defaults list of `config.yaml`."""
+    """Return the config groups of a run, in the order of the defaults list of `config.yaml`."""
     return tuple(default_choices())
 
 
 def run_keys() -> tuple[str, ...]:
-    """What `key=name` may choose in a run: the families, and those of the source."""
+    """Return the keys for which `key=name` makes a choice in a run: the families, and the parts of the source."""
     return (*families(), *OF_SOURCE)
 
 
 def hydra_key(family: str) -> str:
-    """The name of a family in a defaults list: `tokenizer`, or `tokenizer@source_tokenizer`."""
+    """Return the name of a family in a defaults list: `tokenizer`, or `tokenizer@source_tokenizer`."""
     return f"{OF_SOURCE[family]}@{family}" if family in OF_SOURCE else family
 
 
 def groups() -> tuple[str, ...]:
-    """Every config group: the families of a run, then those outside it."""
+    """Return every config group: the families of a run, then the groups outside it."""
     return (*families(), *OUTSIDE_RUN)
 
 
 def choices(family: str, folders: tuple[Path, ...] = ()) -> dict[str, Choice]:
-    """Every choice of a family, by name; `folders` are the user's own config folders."""
+    """Return every choice of a family, by name; `folders` are the user's own config folders."""
     result = dict(_shipped(family, conf_dir()))
     for root in folders:
         for name, choice in _in_folder(family, root).items():
@@ -155,7 +156,7 @@ def choices(family: str, folders: tuple[Path, ...] = ()) -> dict[str, Choice]:
 
 @cache
 def _shipped(family: str, root: Path) -> dict[str, Choice]:
-    """The package's own choices: unlike those of a user's folders, they do not change while a process runs."""
+    """Return the package's own choices. Only choices in a user's folders may change while a process runs."""
     return _in_folder(family, root)
 
 
@@ -165,7 +166,7 @@ def _in_folder(family: str, root: Path) -> dict[str, Choice]:
 
 
 def origin(choice: Choice) -> str:
-    """Where a choice comes from: blockyard, an installed package by its name, or a folder."""
+    """Return the origin of a choice: blockyard, the name of an installed package, or a folder."""
     root = choice.path.parent.parent
     if root == conf_dir():
         return "blockyard"
@@ -173,7 +174,7 @@ def origin(choice: Choice) -> str:
 
 
 def docstring(target: str) -> str:
-    """The module docstring of a dotted class, without importing it; "" where there is none."""
+    """Return the module docstring of a dotted class, without importing it; "" where there is none."""
     path = _module_file(target.rpartition(".")[0])
     try:
         return _docstring(path, stamp(path)) if path is not None else ""
@@ -191,12 +192,9 @@ def _docstring(path: Path, stamp: tuple[int, ...]) -> str:
     return "" if tree is None else ast.get_docstring(tree) or ""
 
 
-_PLAIN_DOCSTRING = re.compile(r'"""((?:[^"\\]|"(?!""))*)"""\n')  # at the top of a file, without an escape
-
-
 @lru_cache(maxsize=256)
 def _parsed(path: Path, _stamp: tuple[int, ...]) -> ast.Module | None:
-    """The syntax tree of a file; None of a broken one, which does not hide the others."""
+    """Return the syntax tree of a file; None for a broken file, so that the others are still listed."""
     try:
         return ast.parse(path.read_text(encoding="utf-8"))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -204,16 +202,16 @@ def _parsed(path: Path, _stamp: tuple[int, ...]) -> ast.Module | None:
 
 
 def parameters(target: str) -> tuple[str, ...]:
-    """The keyword-only parameters of a dotted class, or the fields of a dataclass, without importing it.
+    """Return the keyword-only parameters of a dotted class, or the fields of a dataclass, without importing it.
 
-    A class without a constructor has that of its first base that has one, which may be imported from another module.
+    A class without a constructor has the constructor of a base, perhaps imported from another module.
     () where there is none to be read.
     """
     return tuple(name for name, is_parameter in _declared(target).items() if is_parameter)
 
 
 def _declared(target: str) -> dict[str, bool]:
-    """The names that a class declares, and whether each is a parameter: a field may be declared without being one."""
+    """Return the names that a class declares, and whether each is a parameter: some fields of dataclasses are none."""
     module, _, name = target.rpartition(".")
     path = None if module.startswith("torch.") else _module_file(module)  # its modules take no options of ours
     try:
@@ -260,7 +258,7 @@ def _inherited(constructor: ast.FunctionDef, module: str, tree: ast.Module) -> d
 
 
 def _is_parameter(field: ast.AnnAssign) -> bool:
-    """Whether a field of a dataclass is a parameter of its constructor."""
+    """Return whether a field of a dataclass is a parameter of its constructor."""
     value = field.value
     keywords = value.keywords if isinstance(value, ast.Call) else []
     excluded = any(each.arg == "init" and ast.unparse(each.value) == "False" for each in keywords)
@@ -272,7 +270,7 @@ def _dotted(node: ast.expr) -> str:
 
 
 def _imported(name: str, module: str, tree: ast.Module) -> str:
-    """The dotted name of what a module calls `name`: imported from another one, or its own."""
+    """Return the dotted name behind `name` in a module: imported from another one, or its own."""
     first, _, rest = name.partition(".")
     for node in tree.body:
         if isinstance(node, ast.Import):
@@ -283,18 +281,18 @@ def _imported(name: str, module: str, tree: ast.Module) -> str:
 
 
 def option_name(parameter: str) -> str:
-    """The config key of a constructor's parameter: `from` for `from_`, which Python does not allow as a name."""
+    """Return the config key of a constructor's parameter: `from` for `from_`, as Python reserves the name."""
     bare = parameter.removesuffix("_")
     return bare if bare != parameter and keyword.iskeyword(bare) else parameter
 
 
 def parameter_name(option: str) -> str:
-    """The constructor's parameter of a config key."""
+    """Return the constructor's parameter of a config key."""
     return f"{option}_" if keyword.iskeyword(option) else option
 
 
 def content(path: Path) -> Any:
-    """The content of a YAML file, parsed again only after the file has changed. Raises yaml.YAMLError."""
+    """Return the content of a YAML file, parsed again only after the file has changed. Raises yaml.YAMLError."""
     return deepcopy(_content(path, stamp(path)))
 
 
@@ -306,13 +304,13 @@ def _content(path: Path, _stamp: tuple[int, ...]) -> Any:
 
 
 def section(text: str, heading: str) -> str:
-    """The text after `heading:` in a docstring, up to the next heading or blank line, on one line."""
+    """Return the text after `heading:` in a docstring, up to the next heading or blank line, on one line."""
     match = re.search(rf"^{heading}: *(.+?)(?=\n\S+: |\n\s*\n|\Z)", text, re.MULTILINE | re.DOTALL)
     return " ".join(match.group(1).split()) if match else ""
 
 
 def _module_file(module: str) -> Path | None:
-    """The file of a dotted module, located without running code of its packages."""
+    """Return the file of a dotted module, located without running code of its packages."""
     top, *rest = module.split(".")
     try:
         spec = (importlib.util.find_spec(top) or spec_unasked(top)) if top else None

@@ -1,4 +1,4 @@
-"""Rules for what cannot be combined, each about two families.
+"""Rules against combinations of choices, each about two families.
 
 A rule reads what components declare (traits, ports, axes, ...) and returns the reason why they do not fit, or None.
 Adding a component adds no rule.

@@ -64,14 +64,14 @@ def residual_of_model(f: Facts) -> str | None:
 
 
 def additions_of_block(f: Facts) -> str | None:
-    """A residual choice that treats what a block adds needs a block that adds it to its input."""
+    """A residual choice that treats additions of blocks needs a block that adds to its input."""
     if not f["residual"].target.of_additions or f["block"].target.adds or not f["model"].target.stacks:
         return None
     return f"{f['residual']} treats what a block adds to its input; {f['block']} scales, normalises or replaces it"
 
 
 def given_to_layers(f: Facts) -> str | None:
-    """What layers take of earlier ones, some layer must give."""
+    """Some layer must give the values that other layers take of earlier ones."""
     missing = f.traits.takes - f.carried
     if not missing:
         return None
@@ -151,7 +151,7 @@ def _unused(f: Facts, family: str, refuse_empty: bool = False) -> str | None:
 
 
 def _projected(mixer: Pick) -> bool:
-    """Whether a mixer follows `contracts.Projected`."""
+    """Return whether a mixer follows `contracts.Projected`."""
     if issubclass(mixer.target, TokenMixer):
         return mixer.target.has("mix", mixer.options)
     return callable(getattr(mixer.target, "mix", None))

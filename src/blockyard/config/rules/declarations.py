@@ -1,4 +1,4 @@
-"""What rules read: the choices of a config, and what their classes declare."""
+"""Facts for rules: the choices of a config, and the declarations of their classes."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def _mixers(name: str, target: type[Any], options: ChoiceOptions) -> Iterator[tu
 
 @dataclass
 class Facts:
-    """The choices of a config, and what follows from several of them.
+    """The choices of a config, and facts that follow from several of them.
 
-    spec: of the data, where these are the choices for its source; None where it is the data's own
-    differing: the families in which a kind of layers differs from the config's own, where these are its choices
-    carried: what layers of other kinds give
+    spec: of the source, where these are the choices for it; None where they are for the data
+    differing: where these are the choices of a kind of layers, the families with a node of the kind's own
+    carried: values that layers of any kind give to later layers
     """
 
     picks: dict[str, Pick]
@@ -50,12 +50,12 @@ class Facts:
     carried: frozenset[str] = frozenset()
 
     def swapped(self, pick: Pick) -> Facts:
-        """These choices with one replaced."""
+        """Return these choices with one replaced."""
         differing = self.differing | {pick.family} if self.differing else self.differing
         return Facts({**self.picks, pick.family: pick}, differing=differing, carried=self.carried)
 
     def only(self, families: Collection[str]) -> Facts:
-        """The choices of these families alone."""
+        """Return the choices of these families alone."""
         return Facts({family: pick for family, pick in self.picks.items() if family in families}, self.spec)
 
     def __getitem__(self, family: str) -> Pick:
@@ -65,12 +65,12 @@ class Facts:
 
     @property
     def reads_source(self) -> bool:
-        """Whether the source is the only sequence that the model reads."""
+        """True where the source is the only sequence that the model reads."""
         return "objective" in self.picks and self["objective"].target.reads == "source"
 
     @cached_property
     def source(self) -> Facts | None:
-        """These choices as they meet the source, if the model reads one: what reads it, and an encoder over it."""
+        """The choices that read the source, with an encoder over it; None where the model reads no source."""
         spec = self.data.source
         if spec is None or not (self.reads_source or self["model"].target.takes_source):
             return None
@@ -109,18 +109,18 @@ class Facts:
         return traits
 
     def mixers(self) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
-        """The token mixers that do the work, by name and with their options: those inside of cycle and beside."""
+        """Yield the token mixers that do the work, also inside cycle and beside: name, class and options."""
         pick = self["token_mixer"]
         yield from _mixers(str(pick), pick.target, pick.options)
 
     @property
     def mixes_prefix(self) -> bool:
-        """Whether the token mixer mixes class and register tokens; in some layers of several kinds it may be empty."""
+        """True where class and register tokens are mixed. In one of several kinds of layers the mixer may be empty."""
         return self.traits.prefix or (bool(self.differing) and bool(self["token_mixer"].target.empty))
 
     @property
     def causal(self) -> bool:
-        """Whether the model is causal."""
+        """True for a causal model."""
         return bool(self["model"].target.causal)
 
     @property
@@ -131,7 +131,7 @@ class Facts:
 
     @property
     def latents(self) -> bool:
-        """Whether token mixers see learned vectors instead of the tokens."""
+        """True where token mixers see learned vectors instead of the tokens."""
         return bool(self["model"].target.latents)
 
     @property

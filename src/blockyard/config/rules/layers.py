@@ -1,4 +1,4 @@
-"""Rules about kinds of layers: models that have them, and what of a kind would not act inside its layers."""
+"""Rules about kinds of layers: models that have them, and parts of a kind without effect inside its layers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from blockyard.config.rules.declarations import Facts, Rule
 def layers_of_model(f: Facts) -> str | None:
     """A model without blocks has no layers that could differ."""
     differ = f["layers"].options.get("kinds") or f["layers"].options.get("pattern")
-    return f"{f['model']} has no blocks, so {f['layers']} would not be used" if differ and _blockless(f) else None
+    if not differ or f["model"].target.stacks:
+        return None
+    return f"{f['model']} has no blocks, so {f['layers']} would not be used"
 
 
 def enters_once(f: Facts) -> str | None:
@@ -20,14 +22,14 @@ def enters_once(f: Facts) -> str | None:
 
 
 def scales_once(f: Facts) -> str | None:
-    """The scheme of a kind is not one whose coordinates are scaled to a grid before the first layer."""
+    """The scheme of a kind is none for one grid: coordinates are scaled once, before the first layer."""
     if "position" not in f.differing or not f["position"].target.bounded or enters_once(f):
         return None
     return f"{f['position']} is made for one grid, to which only the config's own scheme scales coordinates"
 
 
 def acts_in_source(f: Facts) -> str | None:
-    """Where the source has a scheme of its own, it is not said which one acts in the layers of a kind there."""
+    """A kind with a scheme of its own needs a source without one: either could act in its layers over the source."""
     if "position" not in f.differing or "source_position" not in f.picks:
         return None
     return f"the layers over the source have {f['source_position']}, and those of this kind {f['position']}"
@@ -39,7 +41,3 @@ RULES = (
     Rule(("position", "layers"), scales_once),
     Rule(("position", "source_position"), acts_in_source),
 )
-
-
-def _blockless(f: Facts) -> bool:
-    return not f["model"].target.stacks

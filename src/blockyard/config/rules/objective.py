@@ -62,7 +62,7 @@ def ids_of_objective(f: Facts) -> str | None:
 
 
 def tokens_ahead(f: Facts) -> str | None:
-    """Sequences that begin with a start token are for objectives that predict what follows."""
+    """Sequences that begin with a start token are for objectives that predict the tokens behind it."""
     objective = f["objective"].target
     if objective.reads_start and not f.tokens.ahead:
         return f"{f['objective']} predicts what follows a start token; {f['tokenizer']} makes none"
@@ -98,7 +98,7 @@ def class_token_sees(f: Facts) -> str | None:
 
 
 def bidirectional_head(f: Facts) -> str | None:
-    """A head that mixes all tokens is for models in which they see each other."""
+    """A head that mixes all tokens is for models with tokens that see each other."""
     if not f["head"].target.bidirectional or not f.causal:
         return None
     return f"{f['head']} mixes all tokens; in {f['model']}, a causal model, the last one has read the others"
@@ -126,21 +126,21 @@ def causality_of_head(f: Facts) -> str | None:
 
 
 def source_of_head(f: Facts) -> str | None:
-    """A head that predicts later tokens would predict those of a source in front, which are given and not predicted."""
+    """A head that predicts later tokens would also predict a source in front, but its tokens are given."""
     if not f["head"].target.later_ids or not f.data.joined:
         return None
     return f"{f['head']} predicts every later token, and of {f['data']} only the target is predicted: head=token"
 
 
 def later_tokens_of_head(f: Facts) -> str | None:
-    """A head that reads the last token alone tells every token what comes after it."""
+    """A head that reads the last token alone tells every token about later ones."""
     if not f["head"].target.reads_last or not f["objective"].target.needs_causal:
         return None
     return f"{f['head']} reads the last token for all of them; {f['objective']} predicts tokens from earlier ones"
 
 
 def strict_mixer(f: Facts) -> str | None:
-    """An objective that predicts tokens at their own positions needs mixers through which no token reads itself."""
+    """An objective that predicts tokens at their own positions needs mixers that let no token read itself."""
     if not _strict(f) or f.traits.strict:
         return None
     return f"{_own(f)}; with {f['token_mixer']} a token reads itself: token_mixer=strict_attention asks=learned"
@@ -154,14 +154,14 @@ def strict_block(f: Facts) -> str | None:
 
 
 def strict_residual(f: Facts) -> str | None:
-    """It needs a stream that is what the last block returned."""
+    """It needs a stream equal to the output of the last block."""
     if not _strict(f) or f["residual"].target.empty:
         return None
     return f"{_own(f)}; {f['residual']} passes earlier states of the stream on: residual=add"
 
 
 def strict_model(f: Facts) -> str | None:
-    """It needs a decoder of one sequence, whose head reads the last block alone."""
+    """It needs a decoder of one sequence, with a head that reads the last block alone."""
     if not _strict(f):
         return None
     model, order = f["model"], f["model"].options.get("order")
@@ -175,21 +175,21 @@ def strict_model(f: Facts) -> str | None:
 
 
 def strict_tokens(f: Facts) -> str | None:
-    """It needs sequences without a start token, whose places are those of the tokens that follow."""
+    """It needs sequences without a start token: their positions belong to the tokens before."""
     if not _strict(f) or not f.tokens.ahead:
         return None
     return f"{_own(f)}; the positions of {f['tokenizer']} are those of the tokens before: objective.shift=1"
 
 
 def strict_head(f: Facts) -> str | None:
-    """A head that is told later token ids reads what it predicts."""
+    """A head that gets later token ids reads its own targets."""
     if not _strict(f) or not f["head"].target.later_ids:
         return None
     return f"{_own(f)}; {f['head']} reads their ids"
 
 
 def blocks_of_head(f: Facts) -> str | None:
-    """A head with blocks of its own stands behind those of a decoder."""
+    """A head with blocks of its own stands behind the blocks of a decoder."""
     if not f["head"].target.has_blocks or f["model"].target.extends:
         return None
     return f"{f['head']} has blocks of its own; {f['model']} does not build them"

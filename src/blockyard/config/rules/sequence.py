@@ -27,7 +27,7 @@ def causality_of_mixer(f: Facts) -> str | None:
 
 
 def direction_of_encoder(f: Facts) -> str | None:
-    """The same choice mixes in the encoder, which is bidirectional, and in the decoder."""
+    """The same choice mixes in the bidirectional encoder and in the decoder."""
     if not _encodes(f) or f.traits.bidirectional:
         return None
     return f"{f['token_mixer']} cannot be bidirectional; the encoder of {f['model']} requires it"
@@ -40,7 +40,9 @@ def causality_of_position(f: Facts) -> str | None:
         return None
     if f.causal and f["model"].target.ties(f["model"].options):
         return f"{f['position']} needs a causal model; the tokens of a source see each other with sees=source"
-    return None if f.causal else f"{f['position']} needs a causal model; {f['model']} is bidirectional"
+    if f.causal:
+        return None
+    return f"{f['position']} needs a causal model; {f['model']} is bidirectional"
 
 
 def causality_of_source_position(f: Facts) -> str | None:
@@ -159,7 +161,7 @@ def causality_of_channels(f: Facts) -> str | None:
 
 
 def packing_of_channels(f: Facts) -> str | None:
-    """A channel mixer that mixes tokens would mix those of packed documents."""
+    """A channel mixer that mixes tokens would mix the tokens of packed documents."""
     if not f.data.packed or not f["channel_mixer"].target.mixes_tokens(f["channel_mixer"].options):
         return None
     return f"{f['data']} packs several documents into a sequence; {f['channel_mixer']} would mix them: {_TOKENS}"
@@ -200,5 +202,5 @@ RULES = (
 
 
 def _encodes(f: Facts) -> bool:
-    """Whether the model has an encoder of its own for the source."""
+    """Return whether the model has an encoder of its own for the source."""
     return bool(f["model"].target.takes_source and not f["model"].target.joins)

@@ -3,8 +3,8 @@
     [project.entry-points."blockyard.components"]
     mymixers = "mymixers.conf"     # the folder of choices inside the package, with a folder for each family
 
-The folder is read like one of `--config-dir`, after those, and classes of the package may be built without `allow`:
-installing a package is what trusts it. No package is imported before a config names a class of it.
+The folder is read like a folder of `--config-dir`, after those folders, and classes of the package may be built without
+`allow`: installing a package trusts it. No package is imported before a config names a class of it.
 BLOCKYARD_COMPONENTS=none leaves them all out.
 """
 
@@ -24,9 +24,11 @@ VARIABLE = "BLOCKYARD_COMPONENTS"
 
 @dataclass(frozen=True)
 class Installed:
-    """What one entry point brings.
+    """The package of one entry point.
 
-    name: of the distribution; package: whose classes a config may name; folder: of its choices, None with a problem
+    name: of the distribution
+    package: a config may name classes of it
+    folder: of its choices; None with a problem
     problem: why the entry point cannot be used; ""
     """
 
@@ -37,18 +39,19 @@ class Installed:
 
 
 def installed() -> tuple[Installed, ...]:
-    """What every installed package brings, by name; nothing with BLOCKYARD_COMPONENTS=none."""
+    """Return the packages of all entry points, by name; none with BLOCKYARD_COMPONENTS=none."""
     return () if os.environ.get(VARIABLE) == "none" else _discover()
 
 
 def installed_packages() -> tuple[str, ...]:
-    """The packages whose classes a config may name because they are installed as components."""
-    return tuple(each.package for each in installed() if each.folder is not None)
+    """Return the names of packages that are installed as components: a config may name their classes."""
+    return tuple(package.package for package in installed() if package.folder is not None)
 
 
 @cache
 def _discover() -> tuple[Installed, ...]:
-    return tuple(sorted({_read(point) for point in entry_points(group=GROUP)}, key=lambda each: each.name))
+    packages = {_read(point) for point in entry_points(group=GROUP)}
+    return tuple(sorted(packages, key=lambda package: package.name))
 
 
 def _read(point: EntryPoint) -> Installed:
@@ -61,8 +64,8 @@ def _read(point: EntryPoint) -> Installed:
     except (ImportError, ValueError):
         spec = None
     inside = point.value.split(".")[1:]
-    folders = [Path(root).joinpath(*inside) for root in (spec.submodule_search_locations if spec else None) or ()]
-    folder = next((each.resolve() for each in folders if each.is_dir()), None)
-    return Installed(
-        name, package, folder, "" if folder else f"{point.name} = {point.value!r}: the folder does not exist"
-    )
+    for root in (spec.submodule_search_locations if spec else None) or ():
+        folder = Path(root).joinpath(*inside)
+        if folder.is_dir():
+            return Installed(name, package, folder.resolve())
+    return Installed(name, package, None, f"{point.name} = {point.value!r}: the folder does not exist")

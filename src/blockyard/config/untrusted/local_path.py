@@ -17,7 +17,7 @@ _URL = re.compile(r"(?:[A-Za-z][\w+.-]+::)*(?P<protocol>[A-Za-z][\w+.-]+):/")
 
 
 def url_problem(path: str | os.PathLike[str]) -> str | None:
-    """Why an address is not a path, and what to write instead; None for a path."""
+    """Return why an address is not a path, with a way out; None for a path."""
     text = os.fspath(path).strip()
     url = _URL.match(text)
     if url is None:
@@ -49,7 +49,7 @@ def check_inside(path: Path, folder: Path) -> None:
 
 
 def outputs_folder(path: str | os.PathLike[str]) -> Path:
-    """The absolute path of a folder of runs. Raises UserError for one that is not text, as configs and plans are."""
+    """Return the absolute path of a folder of runs. Raises UserError for one that no config can hold as text."""
     folder = local_path(path, "outputs").absolute()
     try:
         str(folder).encode()
@@ -59,7 +59,7 @@ def outputs_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def local_path(path: str | os.PathLike[str], option: str | None = None) -> Path:
-    """The path that a user named, `~` expanded. Raises UserError for an address of an object store.
+    """Return the path that a user named, `~` expanded. Raises UserError for an address of an object store.
 
     option: that named it, for the message
     """

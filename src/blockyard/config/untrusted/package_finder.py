@@ -1,11 +1,11 @@
 """Finds packages of the user's own in the working folder and in the project file's folder, and nothing else there.
 
-Neither folder is on Python's path: what lies in a folder of somebody else may be called `hydra_plugins`, hold entry
+Neither folder is on Python's path: a file in a folder of somebody else may be called `hydra_plugins`, hold entry
 points for libraries, or be a module that a library looks for and does not find. A package is found there where `allow`
 names it, after everything that is installed.
 
 BLOCKYARD_PACKAGES hands the packages and the folders to the Python processes that this one starts. PYTHONSAFEPATH keeps
-the working folder off the path of those.
+the working folder off their path.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class PackageFinder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of an allowed package, or None."""
+        """Return the spec of an allowed package, or None."""
         if path is not None or name not in self.packages:
             return None
         return PathFinder.find_spec(name, self.folders, target)
 
     def as_text(self) -> str:
-        """The value of BLOCKYARD_PACKAGES."""
+        """Return the value of BLOCKYARD_PACKAGES."""
         return json.dumps({"packages": sorted(self.packages), "folders": self.folders})
 
 
@@ -58,7 +58,7 @@ def install(text: str) -> None:
 
 @contextmanager
 def importable(packages: Iterable[str], folders: Iterable[str | Path] = ()) -> Iterator[None]:
-    """While inside, `packages` can be imported from the working folder and from `folders`; nothing else can.
+    """Let `packages` be imported, inside the block, from the working folder and from `folders`; nothing else can.
 
     The working folder leaves Python's path, where a notebook or `python -c` has it as "".
     """
@@ -86,7 +86,7 @@ def importable(packages: Iterable[str], folders: Iterable[str | Path] = ()) -> I
 
 
 def sealed(function: Callable[P, T]) -> Callable[P, T]:
-    """A function that runs inside `importable`, with the packages of its argument `allow` if it has one."""
+    """Return a function that runs inside `importable`, with the packages of its argument `allow` if it has one."""
 
     @functools.wraps(function)
     def call(*arguments: P.args, **settings: P.kwargs) -> T:
@@ -98,17 +98,21 @@ def sealed(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def described() -> str:
-    """The value of BLOCKYARD_PACKAGES for a process that does not inherit this one's environment; "" for nothing."""
+    """Return the value of BLOCKYARD_PACKAGES, or "", for a process that does not inherit the environment."""
     return os.environ.get(VARIABLE, "")
 
 
 def spec_unasked(name: str) -> ModuleSpec | None:
-    """Where a top-level module lies, whether `allow` names it or not: to read its text, not to import it."""
-    return next((spec for finder in _finders() if (spec := PathFinder.find_spec(name, finder.folders))), None)
+    """Return the spec of a top-level module, allowed or not: to read its text, not to import it."""
+    for finder in _finders():
+        spec = PathFinder.find_spec(name, finder.folders)
+        if spec:
+            return spec
+    return None
 
 
 def is_not_allowed(module: str) -> bool:
-    """Whether a module lies in the user's folders and cannot be imported because `allow` does not name it."""
+    """Return whether a module in the user's folders cannot be imported because `allow` does not name it."""
     name = module.partition(".")[0]
     return all(name not in finder.packages for finder in _finders()) and spec_unasked(name) is not None
 

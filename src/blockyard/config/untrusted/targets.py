@@ -1,4 +1,4 @@
-"""What a `_target_` may name: classes of trusted packages, of installed components, and of those that are allowed."""
+"""Classes that a `_target_` may name: of trusted packages, of installed components, and of allowed packages."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ TRUSTED_PACKAGES = ("blockyard", "torch", "pytorch_lightning", "torchmetrics", "
 
 
 def allowed(target: str, allow: list[str]) -> bool:
-    """Whether `_target_` may name this: a dotted name inside a trusted, installed or allowed package."""
+    """Return whether `_target_` may name this: a dotted name inside a trusted, installed or allowed package."""
     package = _package(target)
     return package in TRUSTED_PACKAGES or (package != "" and package in own_packages(allow))
 
 
 @lru_cache(maxsize=4096)
 def _package(target: str) -> str:
-    """The package of a dotted name; "" where it is none."""
+    """Return the package of a dotted name; "" for a text that is none."""
     return target.split(".")[0] if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", target) else ""
 
 
 def own_packages(allow: Iterable[str]) -> tuple[str, ...]:
-    """The packages besides the trusted ones that a config may name: those it allows, and installed components."""
+    """Return the packages besides the trusted ones that a config may name: allowed and installed ones."""
     return (*allow, *installed_packages())
 
 
 def allow_of(config: Mapping[str, Any]) -> list[str]:
-    """The packages that a config allows; none where its `allow` is not a list of names, which `check` reports."""
+    """Return the packages that a config allows; none where `allow` is not a list of names. `check` reports that."""
     names = config.get("allow")
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list | tuple) else []
+    if not isinstance(names, list | tuple):
+        return []
+    return [name for name in names if isinstance(name, str)]
 
 
 def find(target: str, packages: Collection[str]) -> type | None:
@@ -51,7 +53,7 @@ def find(target: str, packages: Collection[str]) -> type | None:
 
 
 def locate(target: str) -> type:
-    """The class of an allowed dotted name. Raises ValueError if it does not exist.
+    """Return the class of an allowed dotted name. Raises ValueError if it does not exist.
 
     Only classes pass: functions such as `torch.load` are not components, whatever their package.
     """
@@ -69,6 +71,8 @@ def locate(target: str) -> type:
 
 
 def _way_out(error: Exception) -> str:
-    """What to allow where a package imports a module beside it that `allow` does not name; "" elsewhere."""
+    """Return the way out where a package imports a module beside it that `allow` does not name; "" elsewhere."""
     name = error.name if isinstance(error, ModuleNotFoundError) else None
-    return f"; it is beside your package: allow=[..., {name}] names it too" if name and is_not_allowed(name) else ""
+    if not name or not is_not_allowed(name):
+        return ""
+    return f"; it is beside your package: allow=[..., {name}] names it too"

@@ -1,6 +1,6 @@
-"""Reads a YAML file of the user's own, which may come from a stranger, as Hydra would read it.
+"""Reads a YAML file of the user's own as Hydra would read it. The file may come from a stranger.
 
-`atomic_files.strict_yaml` says what is refused. Also refused are files that Hydra ends at with a traceback, and keys of
+Refused is everything that `atomic_files.strict_yaml` refuses, files that make Hydra end with a traceback, and keys of
 Hydra itself.
 """
 
@@ -21,7 +21,7 @@ HYDRA = "sets keys of Hydra itself, which are taken from the command line only"
 
 
 class UnsafeFileError(ValueError):
-    """A file that is not read. path: of the file; reason: what is wrong with it."""
+    """A file that is not read. path: of the file; reason: why."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -29,7 +29,7 @@ class UnsafeFileError(ValueError):
 
 
 def read(path: Path) -> str:
-    """Return the text of a file whose content is sound. Raises UnsafeFileError."""
+    """Return the text of a file with sound content. Raises UnsafeFileError."""
     try:
         if not path.is_file():
             raise UnsafeFileError(path, "is not a regular file")
@@ -57,9 +57,9 @@ def _read(path: Path, _stamp: tuple[int, ...]) -> str:
 
 
 def reaches_hydra(package: str | None, content: Mapping[str, object]) -> bool:
-    """Whether a file names Hydra's own keys: in its package, as a key, or in its defaults list.
+    """Return whether a file names Hydra's own keys: in its package, as a key, or in its defaults list.
 
-    This gives the plain cases a message that names the file; `merge` compares what Hydra composed.
+    In plain cases the message then names the file. `merge` compares the keys that all files merge to.
     """
     entries = content.get("defaults")
     named = [name for entry in (entries if isinstance(entries, list) else []) for name in _names(entry)]
@@ -68,10 +68,12 @@ def reaches_hydra(package: str | None, content: Mapping[str, object]) -> bool:
 
 
 def _names(entry: Any) -> Iterator[str]:
-    """The groups and packages of an entry of a defaults list, and the choices but for one that is named hydra."""
+    """Yield the groups and packages of an entry of a defaults list, and the choices, except one named hydra."""
     for text, value in entry.items() if isinstance(entry, dict) else [(entry, None)]:
         yield str(text)
-        yield from (str(each) for each in (value if isinstance(value, list) else [value]) if each != "hydra")
+        for choice in value if isinstance(value, list) else [value]:
+            if choice != "hydra":  # a user may give a choice this name
+                yield str(choice)
 
 
 @cache
@@ -99,7 +101,7 @@ def _load_as_omegaconf(text: str) -> None:
 
 
 def _package(text: str) -> str | None:
-    """The package that the header names. Raises ValueError."""
+    """Return the package that the header names. Raises ValueError."""
     from hydra.plugins.config_source import ConfigSource
 
     return ConfigSource._get_header_dict(text[:512])["package"]

@@ -192,7 +192,7 @@ class Selection(Protocol):
     def __getitem__(self, index: int, /) -> Any: ...
 
     def select(self, indices: Tensor) -> Self:
-        """Return those of the samples `indices` (m,)."""
+        """Return the files of the samples `indices` (m,)."""
 
 
 @dataclass(frozen=True, eq=False)

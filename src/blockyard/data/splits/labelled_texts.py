@@ -15,7 +15,7 @@ from blockyard.data.splits.simple_models import MOST_SAMPLES, MOST_TOKENS, major
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """What a split of texts with a class each is made of.
+    """The texts of a split with a class each.
 
     stream: (T,) int32 token ids of all documents; start, lengths: (n,) int64, the tokens of each text in it
     target: (n,) int64 classes; slice: (n,) int64 index into `DataSpec.slices`, or None without slices
@@ -93,15 +93,15 @@ class LabelledSplit:
 
 def decoded(texts: LabelledTexts, tokenizer: TextTokenizer) -> list[str]:
     """Return each text as a model sees it: cut to the context, with the tokenizer's unknown token."""
-    bounds = zip(texts.start.tolist(), (texts.start + texts.lengths).tolist(), strict=True)
-    return [_decode(texts.stream[start:stop].tolist(), tokenizer, texts.separator) for start, stop in bounds]
-
-
-def _decode(ids: list[int], tokenizer: TextTokenizer, separator: int | None) -> str:
-    if separator is None:
-        return tokenizer.decode(ids)
-    middle = ids.index(separator)
-    return f"{tokenizer.decode(ids[:middle])} {tokenizer.decode(ids[middle + 1 :])}"
+    result = []
+    for start, length in zip(texts.start.tolist(), texts.lengths.tolist(), strict=True):
+        ids = texts.stream[start : start + length].tolist()
+        if texts.separator is None:
+            result.append(tokenizer.decode(ids))
+            continue
+        middle = ids.index(texts.separator)  # which no tokenizer decodes
+        result.append(f"{tokenizer.decode(ids[:middle])} {tokenizer.decode(ids[middle + 1 :])}")
+    return result
 
 
 def encoded(texts: Sequence[str], tokenizer: TextTokenizer) -> tuple[Tensor, Tensor]:

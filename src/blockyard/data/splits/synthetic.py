@@ -26,60 +26,7 @@ from blockyard.errors import UserError
 CHUNK = 8192  # candidates generated at a time
 TRIES = 200  # chunks after which a task counts as having too few different sequences
 HELD_OUT = 0.1  # share of all possible sequences that may go to validation, and the same to test
-
-
-class TaskBatch(NamedTuple):
-    """Sequences of a task. inputs: (n, N) int64; target: (n, N) with `Batch.ignore`, or (n,); lengths: (n,) or None.
-
-    slice: (n,) int64, which of `DataSpec.slices` each belongs to; None where the task has no slices
-    """
-
-    inputs: Tensor
-    target: Tensor
-    lengths: Tensor | None = None
-    slice: Tensor | None = None
-
-    def select(self, indices: Tensor) -> TaskBatch:
-        """Return the sequences `indices` (m,), or those where a mask (n,) is True."""
-        return TaskBatch(*(None if each is None else each[indices] for each in self))  # type: ignore[arg-type]
-
-    @classmethod
-    def concatenate(cls, batches: list[TaskBatch], count: int) -> TaskBatch:
-        """Join batches and keep the first `count` sequences."""
-        parts = (None if None in column else torch.cat(column)[:count] for column in zip(*batches, strict=True))
-        return cls(*parts)  # type: ignore[arg-type]
-
-
-class TaskSplit:
-    """A split in memory; sequences of different lengths are cut to the longest of a batch.
-
-    regenerate: (count, factor) -> as many sequences of the same split, `factor` times as long
-    """
-
-    redrawn = True
-
-    def __init__(self, sequences: TaskBatch, regenerate: Callable[[int, int], TaskBatch]) -> None:
-        self.sequences = sequences._replace(inputs=sequences.inputs.int(), target=sequences.target.int())
-        self.regenerate = regenerate
-
-    def at_length(self, count: int, factor: int) -> TaskSplit:
-        """Return `count` sequences of the task, `factor` times as long."""
-        return TaskSplit(self.regenerate(count, factor), self.regenerate)
-
-    def __len__(self) -> int:
-        return len(self.sequences.inputs)
-
-    @property
-    def lengths(self) -> Tensor | None:
-        """The tokens of each sequence (n,), None where all have the same number."""
-        return self.sequences.lengths
-
-    def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Return inputs (B, N), the target, and lengths (B,) if they differ. Nothing is augmented."""
-        inputs, target, lengths, part = self.sequences.select(order)
-        longest = inputs.shape[1] if lengths is None else int(lengths.max())
-        target = target[:, :longest] if target.ndim == 2 else target
-        return Batch(inputs[:, :longest].long(), target.long(), lengths=lengths, slice=part)
+EMPTY = -1  # in place of tokens that a sequence does not have
 
 
 @dataclass(kw_only=True, eq=False)
@@ -120,7 +67,7 @@ class SyntheticTask(LoadedData):
 
     @abstractmethod
     def generate(self, random: SampleRandom) -> TaskBatch:
-        """Generate a sequence for each sample number of `random`; those that break a constraint may be left out."""
+        """Generate a sequence for each sample number of `random`; sequences that break a constraint may be left out."""
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Generate the splits. Raises ValueError if the task has too few different sequences to hold some out."""
@@ -151,6 +98,7 @@ class SyntheticTask(LoadedData):
         key = mix(type(self).__name__, self.data_seed)
         for chunk in range(TRIES + 4 * sum(counts) // CHUNK):
             candidates = self.generate(SampleRandom(key, torch.arange(chunk * CHUNK, (chunk + 1) * CHUNK)))
+            # A hash of its tokens gives a sequence its split, so that equal sequences are in one split.
             share = hash_sequences(candidates.inputs)  # (n,) in [0, 1)
             split = (share < HELD_OUT).long() + 2 * ((share >= HELD_OUT) & (share < 2 * HELD_OUT)).long()  # (n,)
             for number in range(3):
@@ -167,20 +115,58 @@ class SyntheticTask(LoadedData):
         return [TaskBatch.concatenate(part, count) for part, count in zip(batches, counts, strict=True) if part]
 
 
-EMPTY = -1  # in place of tokens that a sequence does not have
+class TaskSplit:
+    """A split in memory; sequences of different lengths are cut to the longest of a batch.
 
-
-def right_aligned(inputs: Tensor, target: Tensor, length: int, blank: int) -> tuple[Tensor, Tensor]:
-    """Return inputs and target (n, `length`) without the EMPTY inputs (n, M), M <= N, with blanks in front.
-
-    Blanks and what is EMPTY have no target.
+    regenerate: (count, factor) -> as many sequences of the same split, `factor` times as long
     """
-    order = (inputs != EMPTY).long().argsort(dim=1, stable=True)  # what is EMPTY first
-    inputs, target = inputs.gather(1, order), target.gather(1, order)
-    front = inputs.new_full((len(inputs), max(0, length - inputs.shape[1])), EMPTY)
-    inputs, target = torch.cat([front, inputs], 1)[:, -length:], torch.cat([front, target], 1)[:, -length:]
-    empty = inputs == EMPTY
-    return inputs.masked_fill(empty, blank), target.masked_fill(empty, Batch.ignore)
+
+    redrawn = True
+
+    def __init__(self, sequences: TaskBatch, regenerate: Callable[[int, int], TaskBatch]) -> None:
+        self.sequences = sequences._replace(inputs=sequences.inputs.int(), target=sequences.target.int())
+        self.regenerate = regenerate
+
+    def at_length(self, count: int, factor: int) -> TaskSplit:
+        """Return `count` sequences of the task, `factor` times as long."""
+        return TaskSplit(self.regenerate(count, factor), self.regenerate)
+
+    def __len__(self) -> int:
+        return len(self.sequences.inputs)
+
+    @property
+    def lengths(self) -> Tensor | None:
+        """The tokens of each sequence (n,), None where all have the same number."""
+        return self.sequences.lengths
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Return inputs (B, N), the target, and lengths (B,) if they differ. Nothing is augmented."""
+        inputs, target, lengths, part = self.sequences.select(order)
+        longest = inputs.shape[1] if lengths is None else int(lengths.max())
+        target = target[:, :longest] if target.ndim == 2 else target
+        return Batch(inputs[:, :longest].long(), target.long(), lengths=lengths, slice=part)
+
+
+class TaskBatch(NamedTuple):
+    """Sequences of a task. inputs: (n, N) int64; target: (n, N) with `Batch.ignore`, or (n,); lengths: (n,) or None.
+
+    slice: (n,) int64, which of `DataSpec.slices` each belongs to; None where the task has no slices
+    """
+
+    inputs: Tensor
+    target: Tensor
+    lengths: Tensor | None = None
+    slice: Tensor | None = None
+
+    def select(self, indices: Tensor) -> TaskBatch:
+        """Return the sequences `indices` (m,), or the sequences where a mask (n,) is True."""
+        return TaskBatch(*(None if column is None else column[indices] for column in self))  # type: ignore[arg-type]
+
+    @classmethod
+    def concatenate(cls, batches: list[TaskBatch], count: int) -> TaskBatch:
+        """Join batches and keep the first `count` sequences."""
+        parts = (None if None in column else torch.cat(column)[:count] for column in zip(*batches, strict=True))
+        return cls(*parts)  # type: ignore[arg-type]
 
 
 class SampleRandom(NamedTuple):
@@ -200,3 +186,16 @@ class SampleRandom(NamedTuple):
     def distinct(self, stream: str, count: int, high: int) -> Tensor:
         """Return (n, count) different numbers from 0 to `high` - 1 in random order."""
         return self.uniform(stream, high).topk(count, 1, largest=False).indices
+
+
+def right_aligned(inputs: Tensor, target: Tensor, length: int, blank: int) -> tuple[Tensor, Tensor]:
+    """Return inputs and target (n, `length`) without the EMPTY inputs (n, M), M <= N, with blanks in front.
+
+    Blanks and EMPTY inputs have no target.
+    """
+    order = (inputs != EMPTY).long().argsort(dim=1, stable=True)  # EMPTY inputs first
+    inputs, target = inputs.gather(1, order), target.gather(1, order)
+    front = inputs.new_full((len(inputs), max(0, length - inputs.shape[1])), EMPTY)
+    inputs, target = torch.cat([front, inputs], 1)[:, -length:], torch.cat([front, target], 1)[:, -length:]
+    empty = inputs == EMPTY
+    return inputs.masked_fill(empty, blank), target.masked_fill(empty, Batch.ignore)

@@ -50,6 +50,7 @@ class TokenStream:
         if len(ids) and not 0 <= ids.min() <= ids.max() < self.vocabulary:
             self._refuse(start, length)
         self.unreleased += len(start)
+        # Pages of mapped files count as memory of the process until they are unmapped.
         if self.unreleased >= _READ:
             self.unreleased = 0
             release()
@@ -57,22 +58,28 @@ class TokenStream:
 
     def _parts(self, start: int, length: int) -> list[tuple[Shard, int, Any]]:
         """Return the shards that hold ids from `start` on, the number of the first in each, and the ids."""
-        parts, number = [], int(np.searchsorted(self.first, start, side="right")) - 1
+        parts = []
+        number = int(np.searchsorted(self.first, start, side="right")) - 1
         while length:
-            shard, inside = self.shards[number], start - int(self.first[number])
+            shard = self.shards[number]
+            inside = start - int(self.first[number])
             ids = shard.ids[inside : inside + length]
             parts.append((shard, inside, ids))
-            start, length, number = start + len(ids), length - len(ids), number + 1
+            start += len(ids)
+            length -= len(ids)
+            number += 1
         return parts
 
     def _refuse(self, start: Any, length: int) -> None:
-        for shard, inside, ids in (part for first in start for part in self._parts(int(first), length)):
-            if error := beyond(shard, inside, ids, self.vocabulary):
-                raise error
+        for first in start:
+            for shard, inside, ids in self._parts(int(first), length):
+                error = beyond(shard, inside, ids, self.vocabulary)
+                if error:
+                    raise error
 
 
 class TokenWindows:
-    """Streams cut into sequences of `context` + 1 ids, neighbours sharing one; as `_text.Windows`, on the disk.
+    """Streams cut into sequences of `context` + 1 ids, neighbours sharing one: `texts.Windows` on the disk.
 
     A stream is a source. With weights, a source has that share of the sequences of an epoch: one that has more of its
     own is drawn from anew in each epoch, without repetition; one that has fewer is read several times.

@@ -195,17 +195,17 @@ class Burst:
     def _step(self, gradients: dict[str, Tensor | None]) -> None:
         by_stack = {id(stack): gradients.get(name) for name, stack in self._weights.weights.items()}
         spread = False
-        for number, part in enumerate(self._optimizers):
-            if isinstance(part, StackedAdamW):
-                if part.alike:
-                    part.step(by_stack)
+        for number, parts in enumerate(self._optimizers):  # one part of the optimizer of each learner
+            if isinstance(parts, StackedAdamW):
+                if parts.alike:
+                    parts.step(by_stack)
                     continue
-                part = self._optimizers[number] = list(part.apart())
+                parts = self._optimizers[number] = list(parts.apart())
             if not spread:
                 self._weights.spread(gradients)
                 spread = True
-            for optimizer in part:
-                optimizer.step()
+            for part in parts:
+                part.step()
 
     def batches(self) -> Iterator[Batch | Exception]:
         """Read the next batch of each run; an error of one of them stands in its place."""
@@ -219,9 +219,9 @@ class Burst:
         """Let each run go on after the steps that were taken."""
         if not self._taken:
             return
-        for part in self._optimizers:
-            if isinstance(part, StackedAdamW):
-                part.close()
+        for parts in self._optimizers:
+            if isinstance(parts, StackedAdamW):
+                parts.close()
         losses = torch.stack(self._losses).unbind(1)  # (steps,) for each learner
         for number, taker in enumerate(self._takers):
             learner = taker.learner

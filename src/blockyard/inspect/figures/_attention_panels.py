@@ -43,10 +43,15 @@ def query_rows(
 
 def prefix_share(layer: LayerAttention, weights: Tensor) -> str:
     """Return the share of the weights (M,) that lies on class and register tokens, for a title; empty without any."""
-    return f", {float(weights[: layer.prefix].sum()):.0%} on prefix" if layer.prefix else ""
+    if not layer.prefix:
+        return ""
+    return f", {float(weights[: layer.prefix].sum()):.0%} on prefix"
 
 
 def scale_end(tables: list[Any]) -> float:
     """Return the upper end of a colour scale that a few extreme entries do not stretch."""
     values = torch.cat([table.flatten() for table in tables]).abs()
-    return max(float(values.max()) if values.numel() < _MANY else float(np.quantile(values.numpy(), 0.998)), 1e-6)
+    if values.numel() < _MANY:
+        return max(float(values.max()), 1e-6)
+    # By numpy: torch takes quantiles of 16 million numbers at most.
+    return max(float(np.quantile(values.numpy(), 0.998)), 1e-6)

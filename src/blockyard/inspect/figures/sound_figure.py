@@ -30,7 +30,9 @@ def sound_of_keys(layer: LayerAttention, sample: Sample) -> Sound | None:
     """Return the sound of a layer's keys: the source for its encoder and for cross-attention."""
     if sample.source_sound is None:
         return None if layer.cross else sample.sound
-    return sample.source_sound if layer.cross or "encoder" in layer.path.split(".") else None
+    if layer.cross or "encoder" in layer.path.split("."):
+        return sample.source_sound
+    return None
 
 
 def spectrogram(sound: Sound) -> Tensor:

@@ -33,6 +33,7 @@ def draw(loaded: Loaded, written: Written, subject: str, path: Path) -> list[Pat
     subject: the split; path: the file with the texts
     """
     folder = path.parent
+    # The first that applies: a run reads recordings, or writes images, or writes sounds.
     figure = draw_recordings(loaded, written, subject, path)
     figure = figure or _draw_images(loaded, written, subject, folder)
     figure = figure or _draw_sounds(loaded, written, subject, folder)

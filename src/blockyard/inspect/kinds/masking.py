@@ -115,6 +115,7 @@ def _layer(call: maps.Seen, heads: list[int]) -> LayerMasks:
     seen = call.visible()[:1]
     later = (call.k_seq.index > call.seq.index[:, None])[:real, :columns] & ~seen[0, 0, :real, :columns]
     middle = columns - real + real // 2  # the first key of the second half
+    # Keys and values of the second half are replaced by those of the first, in turn: any other tokens would do.
     others = torch.arange(k.shape[2], device=k.device)
     others[middle:columns] = torch.arange(columns - middle, device=k.device) % max(1, middle)
     weights, leaks, change = {}, {}, {}
@@ -126,7 +127,9 @@ def _layer(call: maps.Seen, heads: list[int]) -> LayerMasks:
         difference = (moved - y)[0, heads, first]
         change[rule] = float(difference.norm() / y[0, heads, first].norm().clamp_min(1e-300))
         weights[rule] = w[0, heads].mean(0)
-        leak = masked_weights(call, q, k, None)[:, :, :real, :columns] if rule == AFTER else w
+        leak = w
+        if rule == AFTER:  # later keys count in the sum of the softmax, whatever becomes of their weights
+            leak = masked_weights(call, q, k, None)[:, :, :real, :columns]
         leaks[rule] = leak[0, heads].mean(0).masked_fill(~later, 0.0)
     return LayerMasks(call.layer, weights, leaks, {rule: float(leaks[rule].sum(-1).mean()) for rule in WAYS}, change)
 

@@ -340,6 +340,7 @@ def strongest(
         for path, (m, _) in coefficients(model, batch, mixers).items():
             values, tokens = m.max(1)  # (B, E)
             samples = batch.sample[:, None].expand_as(tokens)
+            # Merged batch by batch, so that memory does not grow with the number of samples.
             new = LayerKeys(path, values.T, samples.T, tokens.T)
             best[path] = _merged(best.get(path), new, count)
     return list(best.values())

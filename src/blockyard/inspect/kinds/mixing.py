@@ -140,6 +140,7 @@ def mixing_layers(
     for sample in samples:
         single = record_calls(model, modules, sample.batch)
         elements = max((call.x.numel() for call in single.values()), default=1)
+        # A copy of the sample for each direction of a backward pass, as many as memory allows.
         copies = max(1, min(_MAX_COPIES, _MAX_ELEMENTS // elements))
         repeated = record_calls(model, modules, repeat(sample.batch, copies))
         for path in modules:
@@ -168,15 +169,19 @@ def _layer(
     call: RecordedCall,
     estimates: list[tuple[Tensor, float, int]],
 ) -> LayerMixing:
-    rows, columns = (min(norms.shape[axis] for norms, _, _ in estimates) for axis in (0, 1))
+    # Sequences of different lengths are compared on their common beginning.
+    rows = min(len(norms) for norms, _, _ in estimates)
+    columns = min(norms.shape[1] for norms, _, _ in estimates)
     tables = torch.stack([norms[:rows, :columns] for norms, _, _ in estimates])  # (samples, N, M)
     mean = tables.mean(0)
     deviation = (tables - mean).square().sum((1, 2)).mean().sqrt() / mean.norm().clamp_min(1e-30)
-    text, memory_text = ([], []) if sample is None else (sample.text_at(path), sample.memory_text)
-    mixer = module if isinstance(module, TokenMixer) else next(m for m in module.modules() if isinstance(m, TokenMixer))
+    text = [] if sample is None else sample.text_at(path)
+    memory_text = [] if sample is None else sample.memory_text
+    mixer = next(part for part in module.modules() if isinstance(part, TokenMixer))  # the module itself, or in a block
+    name = type(mixer).__name__
     return LayerMixing(
         path=path,
-        mixer=type(mixer).__name__ if mixer is module else f"{type(module).__name__}({type(mixer).__name__})",
+        mixer=name if mixer is module else f"{type(module).__name__}({name})",
         norms=mean,
         variation=float(deviation) if len(estimates) > 1 else None,
         probes=estimates[0][2],
@@ -232,10 +237,10 @@ def _heat(table: Tensor) -> Heat:
     end = max(float(table.max()), 1e-30)
     visible = table[table > end * 1e-6]
     masked = table.masked_fill(table <= end * 1e-6, torch.nan)
-    low = max(float(visible.min()), end * 10**-_DECADES) if len(visible) else end / 10
-    wide = len(visible) > 0 and float(visible.quantile(0.5)) < end / 8
-    if wide and low < end:
-        return Heat(masked, end, low, log=True, missing=ZERO_COLOUR)
+    if len(visible) and float(visible.quantile(0.5)) < end / 8:
+        low = max(float(visible.min()), end * 10**-_DECADES)
+        if low < end:
+            return Heat(masked, end, low, log=True, missing=ZERO_COLOUR)
     return Heat(masked, end, missing=ZERO_COLOUR)
 
 

@@ -101,6 +101,7 @@ def position_codes(model: nn.Module, layers: tuple[int, ...] | None = None) -> P
         tables["bias"] = table.expand(heads, count, count)
     if "rotate" in scheme.acts_on:
         width = next((mixer.key_width for mixer in mixers if mixer.key_width), parts.ctx.head_dim)
+        # Equal queries and keys of length one, so that their product is 1 before the rotation.
         ones = torch.full((1, heads, count, width), width**-0.5, dtype=torch.float64)
         q_turned, k_turned = scheme.rotate(ones, ones, coords, coords)
         tables["rotation"] = (q_turned @ k_turned.transpose(-1, -2))[0]

@@ -124,7 +124,9 @@ def _series(values: Tensor, sample: Restoration, *, highlighted: bool) -> list[M
     marks = [mark("fill_between", steps, 0, 1, **shade)]
     for channel in range(channels):
         line = values[:, channel]
-        colour = INK if channels == 1 else matplotlib.colormaps[SEQUENTIAL](0.9 * channel / (channels - 1))
+        colour: Any = INK
+        if channels > 1:  # without the palest tenth of the scale
+            colour = matplotlib.colormaps[SEQUENTIAL](0.9 * channel / (channels - 1))
         marks.append(mark("plot", steps, line.numpy(), color=colour, linewidth=0.9))
         if highlighted:
             restored = line.masked_fill(~hidden, float("nan"))

@@ -1,4 +1,4 @@
-"""What an arm changes against the baseline: options, modules of the built model, number of parameters.
+"""The changes of an arm against the baseline: options, modules of the built model, number of parameters.
 
 The modules are those of models built on the meta device, which allocates no weights. They are built here, not
 read from the run folders, because a run records its config and no list of modules: the config alone tells which
@@ -50,7 +50,7 @@ def option_changes(arm: ArmRuns, baseline: ArmRuns) -> dict[str, list[Any]]:
 
 
 def module_changes(arm: ArmRuns, baseline: ArmRuns) -> dict[str, list[str | None]]:
-    """Return the modules whose class differs or that only one model has; empty where a model cannot be built."""
+    """Return the modules with another class, and the modules of one model only; empty where a model cannot be built."""
     before, after = _modules(_cache_key(baseline.config)), _modules(_cache_key(arm.config))
     if before is None or after is None:
         return {}

@@ -1,4 +1,4 @@
-"""What a reviewer would say of the results: curves that still improve, main effects that hide an interaction."""
+"""Doubts of a reviewer about the results: curves that still improve, main effects that hide an interaction."""
 
 from __future__ import annotations
 

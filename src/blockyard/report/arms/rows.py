@@ -36,7 +36,7 @@ def arm_rows(
 ) -> list[ArmRow]:
     """Return one row for each arm, in the order of the sweep.
 
-    results: of every arm; missing: why an arm has no result, for those that have none
+    results: of every arm; missing: why an arm has no result, for the arms without one
     """
     costs = with_active({arm.name: median_costs(run.cost for run in arm.done) for arm in data.arms})
     points = {name: (results[name].mean.mean, costs[name].get(terms.cost)) for name in costs}
@@ -77,7 +77,7 @@ def arm_rows(
 def _changes(
     data: ComparisonInput, terms: ComparisonTerms, arm: ArmRuns, costs: Mapping[str, Mapping[str, float | None]]
 ) -> ChangesRow:
-    """Return what an arm changes against its rival.
+    """Return the changes of an arm against its rival.
 
     Options are compared for a few runs of no sweep anyway, whose arms do not say what they change.
     """
@@ -90,16 +90,18 @@ def _changes(
 
 def _verdict(result: ArmResult, missing: MissingResult | None, failed: int) -> tuple[str, str]:
     """Return the verdict and its explanation; for an arm without a result the reason."""
+    if missing is None and failed and result.verdict == TOO_FEW:
+        cells = "1 cell" if failed == 1 else f"{failed} cells"
+        return result.verdict, f"{result.explanation} {cells} failed."
     if missing is None:
-        note = f" {failed} cell{'s' if failed > 1 else ''} failed." if failed and result.verdict == TOO_FEW else ""
-        return result.verdict, result.explanation + note
+        return result.verdict, result.explanation
     if result.verdict == BASELINE:
         return BASELINE, f"{result.explanation} {missing.explanation}"
     return missing.verdict, missing.explanation
 
 
 def cell_row(record: LoadedRun) -> CellRow:
-    """Return the row of a cell, whether it has a run or not. files: those of its folder that a reader may open."""
+    """Return the row of a cell, whether it has a run or not. files: the files of its folder that a reader may open."""
     started = record.state not in ("missing", "refused")
     return CellRow(
         arm=record.arm,
@@ -127,6 +129,7 @@ def curves(records: list[LoadedRun], flops: Mapping[str, float | None]) -> list[
 
     flops: per sample, by arm, for runs that have not recorded it yet
     """
+    # All curves are one JSON text in one page: with many runs each has fewer points.
     points = max(MIN_POINTS, min(MAX_POINTS, MAX_TOTAL // max(1, len(records))))
     rows = [curve(record, flops.get(record.arm), points) for record in records if record.state != "refused"]
     return [row for row in rows if row.step]

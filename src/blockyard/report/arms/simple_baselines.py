@@ -106,14 +106,20 @@ def better_baseline(
     ahead = {}
     for name in dict.fromkeys(row.name for row in baselines):
         values = {arm: _value(baselines, name, arm) for arm in means}
-        if all(value is not None and sign * (value - means[arm]) > 0 for arm, value in values.items()):
-            ahead[name] = max((value for value in values.values() if value is not None), key=lambda value: sign * value)
+        known = [value for value in values.values() if value is not None]
+        # A baseline of some arms only says nothing about the others.
+        if len(known) == len(means) and all(sign * ((values[arm] or 0.0) - mean) > 0 for arm, mean in means.items()):
+            ahead[name] = max(known, key=lambda value: sign * value)
     if not ahead:
         return None
     name = max(ahead, key=lambda name: sign * ahead[name])
     best = max(means.values(), key=lambda mean: sign * mean)
-    arms_are = "both arms" if len(means) == 2 else f"all {len(means)} arms"
-    who = f"{arms_are} (at best {best:.3g}) are" if len(means) > 1 else f"the only arm ({best:.3g}) is"
+    if len(means) == 1:
+        who = f"the only arm ({best:.3g}) is"
+    elif len(means) == 2:
+        who = f"both arms (at best {best:.3g}) are"
+    else:
+        who = f"all {len(means)} arms (at best {best:.3g}) are"
     return f"On {metric} {who} worse than the {KIND} {name} ({ahead[name]:.3g})."
 
 

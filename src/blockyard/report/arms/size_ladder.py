@@ -1,6 +1,6 @@
-"""The rungs of a comparison: arms that differ in their size, and what each is worth in compute.
+"""The rungs of a comparison: arms that differ in their size, and their worth in compute.
 
-The rungs are the levels of a factor of a grid, or those of the key `ladder` of a sweep file.
+The rungs are the levels of a factor of a grid, or of the key `ladder` of a sweep file.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from blockyard.report.stats.metric_range import metric_range
 from blockyard.sweep.cells import ARM_LEVEL
 from blockyard.sweep.spec.keys import Floors
 from blockyard.sweep.spec.ladder import FACTOR
+
+MAX_NAMED = 4  # arms that the answer names
 
 
 def ladder_row(
@@ -33,7 +35,8 @@ def ladder_row(
     """
     factors = list(dict.fromkeys(name for arm in data.arms for name in arm.levels))
     if factor not in factors:
-        hint = f"; did you mean {nearest[0]}?" if (nearest := near(factor, factors)) else ""
+        nearest = near(factor, factors)
+        hint = f"; did you mean {nearest[0]}?" if nearest else ""
         has = f"this one has {', '.join(factors)}" if factors else "the arms of this one have none"
         raise UserError(f"ladder={factor}: no factor of a grid{hint} ({has}); write the sizes as one in `grid:`")
     if not is_loss(metric, direction):
@@ -41,12 +44,15 @@ def ladder_row(
     groups: dict[str, list[ArmRuns]] = {}
     for arm in data.arms:
         groups.setdefault(_group(arm, factor), []).append(arm)
-    base = next((name for name, arms in groups.items() if any(arm.name == baseline for arm in arms)), None)
+    base = next(iter(groups))
+    for name, arms in groups.items():
+        if any(arm.name == baseline for arm in arms):
+            base = name
     points = {name: _points(arms, metric) for name, arms in groups.items()}
-    fitted = ladder(points, base or next(iter(groups)), floors)
+    fitted = ladder(points, base, floors)
     return LadderRow(
         factor=factor,
-        baseline=base or next(iter(groups)),
+        baseline=base,
         farther=FARTHER,
         floors=floors,
         arms=[_arm(one) for one in fitted.arms],
@@ -80,7 +86,7 @@ def rivals(data: ComparisonInput, baseline: str | None) -> dict[str, str]:
 
 
 def ladder_answer(row: LadderRow) -> str:
-    """Return what each arm is worth in compute, in a sentence or two."""
+    """Return the worth of each arm in compute, in a sentence or two."""
     others = [arm for arm in row.arms if arm.name != row.baseline]
     if not others:
         (arm,) = row.arms
@@ -89,16 +95,13 @@ def ladder_answer(row: LadderRow) -> str:
             f"FLOPs C of training; the law of the other rungs misses the largest by {100 * arm.held_out:+.2g} %."
         )
     last = max(arm.compute[-1] for arm in row.arms)
-    parts = [f"{arm.name} is worth {_worth(arm.multiplier, arm.interval)}{_gap(arm)}" for arm in others[:MOST]]
-    more = f"; and {len(others) - MOST} more arms" if len(others) > MOST else ""
-    far = ", ".join(f"{arm.name} {_worth(arm.farther, arm.farther_interval)}" for arm in others[:MOST])
+    parts = [f"{arm.name} is worth {_worth(arm.multiplier, arm.interval)}{_gap(arm)}" for arm in others[:MAX_NAMED]]
+    more = f"; and {len(others) - MAX_NAMED} more arms" if len(others) > MAX_NAMED else ""
+    far = ", ".join(f"{arm.name} {_worth(arm.farther, arm.farther_interval)}" for arm in others[:MAX_NAMED])
     return (
         f"At the largest rung ({last:.3g} FLOPs), in the compute of {row.baseline}: {'; '.join(parts)}{more}. "
         f"Extrapolated to {row.farther:g} times that: {far}."
     ) + (f" {no_law({one.name: one.worst for one in row.unfitted})}." if row.unfitted else "")
-
-
-MOST = 4  # arms that the answer names
 
 
 def _worth(times: float | None, interval: Limits | None) -> str:

@@ -1,4 +1,4 @@
-"""What runs wrote for the sources of the test split, for the page: captions, translations, transcripts.
+"""Texts that runs wrote for the sources of the test split, for the page: captions, translations, transcripts.
 
 `eval write=true` writes the file, a line of JSON for each source after a line of scores.
 """

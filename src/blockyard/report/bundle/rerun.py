@@ -1,4 +1,4 @@
-"""Repeats runs of a bundle and compares what comes out bit by bit.
+"""Repeat runs of a bundle and compare their results bit by bit.
 
 The saved config goes through the checks of any stranger's run folder. The run has a temporary folder, which is the
 working folder before anything that the config names is opened, no logger, and as many CPU threads as the recorded run
@@ -191,7 +191,7 @@ def _unlike_predictions(recorded: Path, repeated: Path) -> tuple[int, list[str]]
 
 
 def _surroundings(recorded: RunFolder, repeated: RunFolder, was: Node, now: Node) -> Iterator[str]:
-    """Yield what differs around the two runs, and may change bits."""
+    """Yield the differences around the two runs that may change bits."""
     facts, installed, host = recorded.facts(), versions(), host_facts()
     for package, version in (facts.get("versions") or {}).items():
         if installed.get(package) != version:

@@ -1,4 +1,4 @@
-"""Takes out of plain data what is of one machine and no result: paths, its name, accounts and process numbers.
+"""Remove facts of one machine from plain data, which are no results: paths, its name, accounts and process numbers.
 
 A path keeps its last part, `<path>/mails.csv`, so that a reader knows which file to name. Secrets are replaced where a
 run is written; here once more, because a folder may be older than a rule.

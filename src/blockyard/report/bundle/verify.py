@@ -159,7 +159,7 @@ def _configs(records: Iterable[LoadedRun], notes: list[str]) -> Iterator[str]:
 
 
 def _differences(recorded: dict[str, Any], computed: dict[str, Any]) -> Iterator[str]:
-    """Yield what a recorded comparison has in another way than the computed one, a sentence each."""
+    """Yield the differences of a recorded comparison from the computed one, a sentence each."""
     for key in recorded:
         if key in computed and key not in {*_NOT_COMPUTED, "arms", "cells"}:
             yield from _unlike(key, recorded[key], computed[key])

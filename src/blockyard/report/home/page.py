@@ -24,8 +24,8 @@ from blockyard.sweep.plan.sweep_plan import FILE as PLAN
 from blockyard.sweep.plan.sweep_plan import FOLDER as SWEEPS
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 
-# What the home page shows, as plain data: sweeps, runs, and the options in which the runs differ.
-
+STYLES = ("style", "tables", "charts", "home")
+SCRIPTS = ("dom", "format", "theme", "search", "home_state", "home_runs", "home_compare", "home")
 MAX_OPTIONS = 400  # that differ between the runs, the most often recorded ones
 MAX_TEXT = 2000  # characters of a note, an answer or an option
 FILES = ("config.yaml", "metrics.csv", "summary.json", "log.txt", "error.txt", "checkpoints")
@@ -188,7 +188,7 @@ def _text(value: Any) -> str:
 
 
 def _differing(options: list[dict[str, str]]) -> list[str]:
-    """Return the options in which some runs differ, those that most runs have first; None counts as a value."""
+    """Return the options in which some runs differ, the options of most runs first; None counts as a value."""
     counts = Counter(key for own in options for key in own)
     differ = [key for key in counts if len({own.get(key) for own in options}) > 1]
     return sorted(sorted(differ, key=lambda key: -counts[key])[:MAX_OPTIONS])
@@ -201,13 +201,9 @@ def _shared(options: list[dict[str, str]]) -> dict[str, str]:
 
 
 def _families(records: Sequence[RunRecord]) -> list[str]:
-    """Return the families whose choices differ between the runs."""
+    """Return the families with different choices in different runs."""
     families = dict.fromkeys(family for record in records for family in record.choices)
     return [family for family in families if len({record.choices.get(family) for record in records}) > 1]
-
-
-STYLES = ("style", "tables", "charts", "home")
-SCRIPTS = ("dom", "format", "theme", "search", "home_state", "home_runs", "home_compare", "home")
 
 
 def write_home(path: Path, root: Path, records: Sequence[RunRecord]) -> Path:

@@ -1,4 +1,4 @@
-"""What a comparison is computed from: the arms, their runs, and warnings about them."""
+"""The input of a comparison: the arms, their runs, and warnings about them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from blockyard.runs.identity import semantic
 from blockyard.sweep.cells import Setting
 from blockyard.sweep.plan.sweep_plan import PlanFacts
 from blockyard.sweep.stopping.due import Standing
+
+MAX_LENGTH = 72  # characters of an arm's name that no sweep gave
 
 
 @dataclass(frozen=True)
@@ -85,11 +87,6 @@ class ComparisonInput:
         return next((arm for arm in self.arms if arm.name == name), None)
 
 
-# Names for arms that no sweep named: the options in which their configs differ, as one would type them.
-
-MAX_LENGTH = 72  # characters of a name
-
-
 @dataclass(frozen=True)
 class RunConfig:
     """A config that runs of several seeds share. choices: the YAML of each family."""
@@ -157,14 +154,19 @@ def arm_names(runs: Mapping[str, RunConfig]) -> dict[str, str]:
         if len(names) > 1 and run.config.get("name"):
             parts.insert(0, str(run.config["name"]))
         text = " ".join(parts) or str(run.config.get("name") or name)
-        short = text if len(text) <= MAX_LENGTH else f"{text[: MAX_LENGTH - 12].rstrip()}... {name[-8:]}"
-        result[name] = short if short not in result.values() else f"{short} ({name})"
+        if len(text) > MAX_LENGTH:
+            text = f"{text[: MAX_LENGTH - 12].rstrip()}... {name[-8:]}"
+        if text in result.values():
+            text = f"{text} ({name})"
+        result[name] = text
     return result
 
 
 def counted(names: Sequence[str], kind: str) -> str:
     """Return one name, or of several their number, their kind and the first of them: "12 arms (a, b and 10 more)"."""
-    return names[0] if len(names) == 1 else f"{len(names)} {kind} ({fold(names)})"
+    if len(names) == 1:
+        return names[0]
+    return f"{len(names)} {kind} ({fold(names)})"
 
 
 def format_value(value: Any) -> str:
@@ -174,7 +176,8 @@ def format_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
     if isinstance(value, list | tuple):
         return f"[{','.join(map(format_value, value))}]"
     return str(value)

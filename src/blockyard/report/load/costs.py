@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from blockyard.runs.costs import COSTS
 
@@ -14,9 +14,12 @@ AXES = {"flops": "flops_per_sample"} | {key: key for key in COSTS}  # name of a 
 
 def median_costs(runs: Iterable[Mapping[str, float]]) -> dict[str, float | None]:
     """Return the costs of an arm: the median over its runs, so that one disturbed run does not count."""
-    every = list(runs)
-    columns = {key: [run[key] for run in every if key in run] for key in COSTS}
-    return {key: statistics.median(column) if column else None for key, column in columns.items()}
+    measured = list(runs)
+    medians: dict[str, float | None] = {}
+    for key in COSTS:
+        column = [run[key] for run in measured if key in run]
+        medians[key] = statistics.median(column) if column else None
+    return medians
 
 
 def with_active(arms: Mapping[str, dict[str, float | None]]) -> dict[str, dict[str, float | None]]:
@@ -29,24 +32,27 @@ def with_active(arms: Mapping[str, dict[str, float | None]]) -> dict[str, dict[s
 
 def default_axis(arms: Iterable[Mapping[str, float | None]]) -> str:
     """Return the cost axis that shows a trade-off: FLOPs, or the first of `DETERMINED` in which arms differ."""
-    every = list(arms)
-    available = {axis: [value for arm in every if (value := arm.get(key)) is not None] for axis, key in AXES.items()}
-    differing = (axis for axis in DETERMINED if len(available[axis]) > 1 and not _alike(available[axis]))
-    return next(differing, None) or next((axis for axis, values in available.items() if values), "flops")
-
-
-def _alike(values: Sequence[float]) -> bool:
-    return max(values) - min(values) <= ALIKE * abs(min(values))
+    costs = list(arms)
+    available: dict[str, list[float]] = {}
+    for axis, key in AXES.items():
+        values = [arm.get(key) for arm in costs]
+        available[axis] = [value for value in values if value is not None]
+    for axis in DETERMINED:
+        values_of_axis = available[axis]
+        # Arms that are matched in FLOPs, up to rounding, show no trade-off there.
+        if len(values_of_axis) > 1 and max(values_of_axis) - min(values_of_axis) > ALIKE * abs(min(values_of_axis)):
+            return axis
+    return next((axis for axis, known in available.items() if known), "flops")
 
 
 def ratios(arm: Mapping[str, float | None], baseline: Mapping[str, float | None] | None) -> dict[str, float | None]:
     """Return each cost divided by the baseline's; None where either is unknown or the baseline's is 0."""
-    reference = baseline or {}
-    return {key: _ratio(arm.get(key), reference.get(key)) for key in COSTS}
-
-
-def _ratio(cost: float | None, reference: float | None) -> float | None:
-    return cost / reference if cost is not None and reference else None
+    result: dict[str, float | None] = {}
+    for key in COSTS:
+        cost = arm.get(key)
+        reference = baseline.get(key) if baseline else None
+        result[key] = cost / reference if cost is not None and reference else None
+    return result
 
 
 def pareto(points: Mapping[str, tuple[float | None, float | None]], better: str, cheaper: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""A comparison as one tree of dataclasses: what `compare` computes, and what tables, pages and W&B show.
+"""A comparison as one tree of dataclasses: `compare` computes it, and tables, pages and W&B show it.
 
 `plain` turns the tree into the data of `comparison.json`, which the page's script and notebooks read; `read_document`
 reads such data again. A mean or an interval is None where there are too few values; an interval is [low, high].
@@ -25,7 +25,7 @@ INTERNAL = {_IN_JSON: "never"}  # metadata of a field that further computations 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ComparisonDocument:
-    """A comparison: what was asked, the answer, and all that tables and the page show.
+    """A comparison: the question, the answer, and the content of tables and page.
 
     question: the sweep file; baseline: an arm; tasks: of the selected runs, of which this comparison is about one
     stale: since when a later start of its sweep makes a saved comparison outdated

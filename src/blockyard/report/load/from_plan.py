@@ -199,9 +199,6 @@ def _tried(plan: SweepPlan, arm: str, records: list[LoadedRun]) -> int | None:
     return None
 
 
-# Whether a sweep file has changed since its plan was frozen.
-
-
 def plan_drift(path: Path, plan: SweepPlan) -> str | None:
     """Return a warning where the file by which a sweep was named differs from its frozen plan, else None."""
     if path.stem != plan.name:

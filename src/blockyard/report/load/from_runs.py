@@ -30,6 +30,8 @@ from blockyard.report.load.run_record import LoadedRun, read_run
 from blockyard.runs.folder import CONFIG, RunFolder
 from blockyard.runs.identity import identity
 
+Runs = dict[str, list[LoadedRun]]  # identity of a config -> its runs, one for each seed
+
 
 def from_runs(paths: Sequence[Path], *, by: str | None = None, title: str = "runs", task: int = 0) -> ComparisonInput:
     """Return the runs in these folders as arms; with `by`, one arm for each value of that key.
@@ -71,13 +73,13 @@ def _one_each(configs: dict[str, RunConfig], runs: Runs) -> list[ArmRuns]:
     return [
         ArmRuns(
             name=names[key],
-            config=dict(each.config),
-            choices=dict(each.choices),
+            config=dict(config.config),
+            choices=dict(config.choices),
             levels={factor: format_value(values[key]) for factor, values in differing.items() if key in values},
             runs=[replace(run, arm=names[key]) for run in runs[key]],
             identity=key,
         )
-        for key, each in configs.items()
+        for key, config in configs.items()
     ]
 
 
@@ -180,9 +182,6 @@ def refuse_same(configs: dict[str, RunConfig], runs: Runs) -> None:
         seen[options] = key
 
 
-Runs = dict[str, list[LoadedRun]]  # identity of a config -> its runs, one for each seed
-
-
 def group_by(key: str, configs: dict[str, RunConfig], runs: Runs) -> tuple[list[ArmRuns], list[str]]:
     """Return one arm for each value of `key`, averaged over the other settings that all arms have, and warnings.
 
@@ -274,11 +273,6 @@ def _natural_order(text: str) -> tuple[float, str]:
         return math.inf, text
 
 
-# Tell runs of different tasks apart: a verdict is about one data set and one objective.
-
-_KEYS = ("data", "objective")
-
-
 @dataclass
 class GroupedTask:
     """Runs of one data set and one objective. name: `data=digits objective=classify`"""
@@ -292,7 +286,7 @@ class GroupedTask:
 
 
 def by_task(records: Sequence[LoadedRun], by: str | None = None) -> list[GroupedTask]:
-    """Return the tasks of the runs, the one with the most runs first.
+    """Return the tasks of the runs, the task with the most runs first. A verdict is about one task.
 
     Data is the same where its fingerprint is. A run that has recorded none, because it has not read its data yet, goes
     with the others of its choice of data.
@@ -313,9 +307,14 @@ def _key(record: LoadedRun, *, without: str) -> tuple[str, str, str | None]:
     """Return the choices of data and objective, and the fingerprint of the data if there is one."""
     recorded = record.facts.get("choices")
     choices = recorded if isinstance(recorded, dict) else {}
-    data, objective = ("any" if name == without else str(choices.get(name) or "unknown") for name in _KEYS)
+    data = str(choices.get("data") or "unknown")
+    objective = str(choices.get("objective") or "unknown")
     fingerprint = record.data.get("fingerprint")
-    return data, objective, str(fingerprint) if fingerprint and without != "data" else None
+    if without == "data":
+        return "any", objective, None
+    if without == "objective":
+        objective = "any"
+    return data, objective, str(fingerprint) if fingerprint else None
 
 
 def _name(key: tuple[str, str, str | None], keys: Sequence[tuple[str, str, str | None]]) -> str:

@@ -37,10 +37,13 @@ def directions(records: Iterable[LoadedRun]) -> dict[str, str]:
             if direction in ("min", "max"):
                 recorded.setdefault(str(name), direction)
         names |= dict.fromkeys(record.metrics)
-    every = {name: recorded.get(name) or direction_by_name(name) for name in names}
-    return {name: direction for name, direction in every.items() if direction} | {
-        name: direction for name, direction in recorded.items() if name.startswith("train/")
-    }
+    known: dict[str, str] = {}
+    for name in names:
+        direction = recorded.get(name) or direction_by_name(name)
+        if direction:
+            known[name] = direction
+    # Metrics of training stand in curves, and not among the results of a run.
+    return known | {name: direction for name, direction in recorded.items() if name.startswith("train/")}
 
 
 def default_metric(records: Iterable[LoadedRun]) -> str | None:
@@ -68,7 +71,7 @@ def direction_of(metric: str, recorded: dict[str, str], requested: str | None = 
 
 
 def metric_names(records: Iterable[LoadedRun]) -> list[str]:
-    """Return the names of all metrics, those on test first."""
+    """Return the names of all metrics, metrics on test first."""
     names = dict.fromkeys(name for run in records for name in run.metrics)
     return sorted(names, key=lambda name: (not name.startswith("test/"), name))
 
@@ -85,8 +88,10 @@ def choose_metric(requested: str | None, data: ComparisonInput) -> str:
         done = sum(run.done for run in data.records)
         if done or not data.question:
             unfinished = [run for run in data.records if run.reason] or [run for run in data.records if not run.done]
-            states = (f"; {run.run} is {run.state}: {run.reason or 'by its status.json'}" for run in unfinished)
-            reason = next(states, "")
+            reason = ""
+            if unfinished:
+                run = unfinished[0]
+                reason = f"; {run.run} is {run.state}: {run.reason or 'by its status.json'}"
             raise UserError(f"none of the {len(data.records)} runs has a metric yet ({done} are done){reason}")
         return "test/loss"  # a sweep that has just begun: there is nothing to show yet
     costs = [key for key in COSTS if any(key in run.cost for run in data.records)]

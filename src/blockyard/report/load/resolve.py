@@ -24,6 +24,8 @@ from blockyard.sweep.plan.sweep_plan import FOLDER as SWEEPS
 from blockyard.sweep.plan.sweep_plan import MetricFacts, SweepPlan
 
 _MAX_LISTED = 6
+TRIAL = "trial"  # the key of run.json that says that a run is a trial of a search
+Selection = SweepPlan | str | os.PathLike[str] | RunRecord | Sequence[str | os.PathLike[str] | RunRecord]
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ def resolve(
     explicit: set[Path] = set()
     folder = local_path(outputs, "outputs")
     for arg in args:
+        # A record knows its run by the path below the outputs, which may have moved since.
         text = str(folder / arg.run) if isinstance(arg, RunRecord) else os.fspath(arg)
         one = _resolve_one(text.strip(), folder)
         paths |= dict.fromkeys(one.runs)
@@ -97,7 +100,8 @@ def _from_path(path: Path, arg: str, outputs: Path) -> Resolved:
         return Resolved((), (path,))
     if (path / CONFIG).is_file():
         return Resolved((path,), ())
-    if seeds := [entry.path for entry in runs(path.parent) if entry.path.parent == path]:
+    seeds = [entry.path for entry in runs(path.parent) if entry.path.parent == path]
+    if seeds:
         return Resolved(tuple(sorted(seeds)), ())
     inside = [entry.path for entry in runs(path)]
     if not inside:
@@ -136,11 +140,6 @@ def _names(entry: Entry) -> tuple[str, ...]:
         return (entry.name, entry.path.parent.name)
 
 
-# Load what the user selects for a comparison: a sweep, several sweeps, or any runs.
-
-Selection = SweepPlan | str | os.PathLike[str] | RunRecord | Sequence[str | os.PathLike[str] | RunRecord]
-
-
 def load_selection(
     selection: Selection,
     *,
@@ -156,7 +155,8 @@ def load_selection(
     Raises UserError for what does not exist or cannot be compared.
     """
     if isinstance(selection, SweepPlan):
-        plans, resolved = [selection], Resolved((), ())
+        plans = [selection]
+        resolved = Resolved((), ())
     else:
         args = [selection] if isinstance(selection, str | os.PathLike | RunRecord) else list(selection)
         resolved = resolve(args, outputs)
@@ -178,7 +178,10 @@ def _merge(plans: list[SweepPlan], resolved: Resolved, by: str | None, task: int
         paths |= dict.fromkeys(run.path.absolute() for run in runs if run.state != "missing")
     if not paths:
         raise UserError("nothing to compare yet: no cell of the sweep has been started")
-    selected, notes = (list(paths), []) if by else keep_best_trials(list(paths), resolved.listed)
+    selected: list[Path] = list(paths)
+    notes: list[str] = []
+    if not by:
+        selected, notes = keep_best_trials(selected, resolved.listed)
     names = [plan.name for plan in plans] or [path.name for path in resolved.runs[:1]]
     title = " and ".join(names) if plans else _folder_name(paths)
     result = from_runs(selected, by=by, title=title, task=task)
@@ -222,14 +225,6 @@ def _with_question(result: ComparisonInput, sweeps: list[ComparisonInput], by: s
     return replace(result, question=question, warnings=warnings)
 
 
-# Keep one arm for each search among runs that came with a folder: its best trial.
-# run.json records that a run is a trial. The other trials of a study tried settings that were not chosen; as arms
-# of a comparison they would answer questions that the sweep does not ask.
-
-
-TRIAL = "trial"  # in run.json
-
-
 @dataclass(frozen=True)
 class _Study:
     """The search of one arm. storage: the URL of its database."""
@@ -246,6 +241,9 @@ class _Study:
 def keep_best_trials(paths: Sequence[Path], listed: Collection[Path]) -> tuple[list[Path], list[str]]:
     """Return the runs without the trials that were not chosen, and a note on each search.
 
+    The other trials of a search tried settings that were not chosen. As arms of a comparison they would answer
+    questions that the sweep does not ask.
+
     listed: the runs that came with a folder of many; runs named one by one stay
     """
     trials: dict[_Study, list[LoadedRun]] = {}
@@ -258,23 +256,24 @@ def keep_best_trials(paths: Sequence[Path], listed: Collection[Path]) -> tuple[l
             trials.setdefault(study, []).append(read_run(path))
     dropped: set[Path] = set()
     notes = []
-    for study, own in trials.items():
+    for study, tried in trials.items():
         metric, direction = _metric(study)
-        best = _best(own, metric, direction)
+        best = _best(tried, metric, direction)
         # A setting that was run on other seeds too is an arm of its own, whichever search tried it.
-        dropped.update(
-            run.path
-            for run in own
-            if (best is None or run.path.parent != best.path.parent) and run.path.parent not in arms_with_runs
-        )
-        kept = f"only the best on {metric} is kept, {best.run}" if best else "none of them finished"
+        kept_folders = set(arms_with_runs)
+        kept = "none of them finished"
+        if best is not None:
+            kept_folders.add(best.path.parent)
+            kept = f"only the best on {metric} is kept, {best.run}"
+        dropped.update(run.path for run in tried if run.path.parent not in kept_folders)
         notes.append(
-            f"{len(own)} runs are trials of the search {study.folder.name}, arm {study.arm}; {kept}; "
+            f"{len(tried)} runs are trials of the search {study.folder.name}, arm {study.arm}; {kept}; "
             f"`blockyard compare {study.folder.name}` shows all"
         )
-    if dropped and len(dropped) == len(paths):
+    # Without a finished trial or any other run, all trials are shown rather than nothing.
+    if not dropped or len(dropped) == len(paths):
         return list(paths), []
-    return [path for path in paths if path not in dropped], notes if dropped else []
+    return [path for path in paths if path not in dropped], notes
 
 
 def _study(path: Path) -> _Study | None:
@@ -303,10 +302,13 @@ def _best(runs: list[LoadedRun], metric: str, direction: str) -> LoadedRun | Non
     for run in runs:
         if (value := run.value(metric)) is not None:
             settings.setdefault(run.path.parent, []).append((sign * value, run))
-    most = max(map(len, settings.values()), default=0)
-    means = [
-        (math.fsum(value for value, _ in tried) / most, tried[0][1].run, tried[0][1])
-        for tried in settings.values()
-        if len(tried) == most
-    ]
-    return min(means, key=lambda entry: entry[:2])[2] if means else None
+    if not settings:
+        return None
+    most = max(map(len, settings.values()))
+    means: list[tuple[float, str, LoadedRun]] = []
+    for tried in settings.values():
+        if len(tried) == most:
+            mean = math.fsum(value for value, _ in tried) / most
+            means.append((mean, tried[0][1].run, tried[0][1]))
+    # Of equal means the first name counts, so that the choice does not depend on the order of the folders.
+    return min(means, key=lambda entry: entry[:2])[2]

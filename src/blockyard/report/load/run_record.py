@@ -88,8 +88,10 @@ def read_run(
     reason = status.reason
     if status.finished and not summary:
         reason = damage or f"finished, but has no {SUMMARY}"
-    elif status.finished and (names := _not_finite(summary.get("metrics"))):
-        reason = f"not a finite number: {', '.join(names)}"
+    elif status.finished:
+        names = _not_finite(summary.get("metrics"))
+        if names:
+            reason = f"not a finite number: {', '.join(names)}"
     return record(state=status.state, reason=reason, summary=summary, facts=facts, damage=lost)
 
 
@@ -104,9 +106,12 @@ def _read_mapping(path: Path) -> tuple[dict[str, Any], str | None]:
 
 
 def _not_finite(metrics: object) -> list[str]:
-    return [name for name, value in metrics.items() if not is_finite(value)] if isinstance(metrics, dict) else []
+    if not isinstance(metrics, dict):
+        return []
+    return [name for name, value in metrics.items() if not is_finite(value)]
 
 
 def is_finite(value: object) -> bool:
     """Return whether a value is a finite number."""
+    # In Python a bool is an int, and JSON has both.
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -107,6 +107,7 @@ def policy(*, live: bool = False) -> str:
 
 def content_policy(style: str, script: str, *, live: bool = False) -> str:
     """Return a content security policy: this style and this script, inline images, nothing else."""
+    # A kind of content without a rule falls back to default-src: kinds that browsers add later are refused too.
     rules = {
         "default-src": "'none'",
         "script-src": _hash(script),
@@ -123,6 +124,7 @@ def content_policy(style: str, script: str, *, live: bool = False) -> str:
 def encode(value: Any) -> str:
     """Return compact JSON for a script element: `<`, `>`, `&` and the two Unicode line separators are escaped."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    # A browser ends a script element at the first `</script`, also inside a JSON text; U+2028 ends a line of a script.
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text.encode("utf-8", errors="replace").decode()

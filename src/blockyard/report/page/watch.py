@@ -83,7 +83,7 @@ class WatchedComparison:
     def _refresh(self) -> None:
         try:
             now: object = self.fingerprint()
-        except UserError as error:
+        except UserError as error:  # such as a sweep that was removed: the page shows the error
             now = str(error)
         if self._snapshot is not None and now == self._fingerprint:
             self._next_check = time.monotonic() + _MIN_INTERVAL / 4

@@ -25,13 +25,16 @@ def latex(data: ComparisonDocument) -> str:
     """Return tables of quality, of simple baselines if any, and of cost in one float, with notes; needs `booktabs`."""
     better = "more" if data.direction == "max" else "less"
     claim = _line(data.claim or data.title)
-    caption = f"{escape(claim)}{'' if claim[-1:] in '.!?' else '.'} {escape(data.metric)}: {better} is better."
+    if claim[-1:] not in ".!?":
+        claim += "."
+    caption = f"{escape(claim)} {escape(data.metric)}: {better} is better."
     lines = [f"% {_line(note)}" for note in data.warnings]
     lines += [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}"]
+    lines += _tabular(*columns.quality(data))
     header, rows = columns.baselines(data)
-    tables = [columns.quality(data), *([(header, rows)] if rows else []), columns.costs(data)]
-    for number, table in enumerate(tables):
-        lines += [*(["", r"\medskip", ""] if number else []), *_tabular(*table)]
+    if rows:
+        lines += ["", r"\medskip", "", *_tabular(header, rows)]
+    lines += ["", r"\medskip", "", *_tabular(*columns.costs(data))]
     notes = " ".join(f"{escape(note)}." for note in columns.notes(data))
     lines += ["", r"\medskip", "", rf"\begin{{minipage}}{{\linewidth}}\footnotesize {notes}\end{{minipage}}"]
     return "\n".join([*lines, r"\end{table}"]) + "\n"

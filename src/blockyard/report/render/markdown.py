@@ -14,12 +14,13 @@ from blockyard.report.render import columns
 
 MAX_SETTINGS = 30
 _WIDTH = 40  # characters of a value
+_LEFT = ("arm", "from elsewhere", "ladder", "gap", "setting", "verdict", "Pareto", "simple baseline", "note")
 
 
 def settings(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
     """Return the header and one row a choice or option that differs, with a column for each arm.
 
-    No rows for a sweep, whose arms say what they change, nor for many arms.
+    A sweep has no rows, as the names of its arms tell their changes. Many arms have none either.
     """
     arms = data.arms
     header = ["setting", *(arm.name for arm in arms)]
@@ -42,9 +43,6 @@ def _text(value: Any) -> str:
     return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."
 
 
-_LEFT = ("arm", "from elsewhere", "ladder", "gap", "setting", "verdict", "Pareto", "simple baseline", "note")
-
-
 def markdown(data: ComparisonDocument) -> str:
     """Return the tables and notes as Markdown that ends in a newline."""
     better = "more" if data.direction == "max" else "less"
@@ -54,15 +52,13 @@ def markdown(data: ComparisonDocument) -> str:
     if data.better_baseline:
         parts += [f"**{escape(data.better_baseline)}**"]
     parts += [_table(*columns.quality(data)), "  \n".join(escape(note) for note in columns.notes(data))]
-    header, rows = columns.baselines(data)
-    parts += [_table(header, rows)] if rows else []
-    header, rows = columns.externals(data)
-    parts += [_table(header, rows)] if rows else []
-    header, rows = columns.ladders(data)
-    parts += [_table(header, rows)] if rows else []
+    for header, rows in (columns.baselines(data), columns.externals(data), columns.ladders(data)):
+        if rows:
+            parts.append(_table(header, rows))
     parts += [_table(*columns.costs(data)), "  \n".join(escape(note) for note in columns.cost_notes(data))]
     header, rows = settings(data)
-    parts += ["### Settings that differ", _table(header, rows)] if rows else []
+    if rows:
+        parts += ["### Settings that differ", _table(header, rows)]
     sections = {
         "Tuned on validation": columns.tuning_lines(data),
         "Effects": columns.effect_lines(data),

@@ -41,18 +41,10 @@ def show(data: ComparisonDocument, console: Console | None = None) -> None:
     screen.print(_table(*columns.quality(data), screen))
     for note in columns.notes(data):
         screen.print(note, style="dim")
-    header, rows = columns.baselines(data)
-    if rows:
-        screen.print()
-        screen.print(_table(header, rows, screen))
-    header, rows = columns.externals(data)
-    if rows:
-        screen.print()
-        screen.print(_table(header, rows, screen))
-    header, rows = columns.ladders(data)
-    if rows:
-        screen.print()
-        screen.print(_table(header, rows, screen))
+    for header, rows in (columns.baselines(data), columns.externals(data), columns.ladders(data)):
+        if rows:
+            screen.print()
+            screen.print(_table(header, rows, screen))
     header, rows = columns.costs(data)
     if len(header) > 2:
         screen.print()
@@ -85,10 +77,10 @@ def _table(header: list[str], rows: list[list[str]], screen: Console) -> Table:
         if index == 0:
             # Names wrap on a terminal; when piped, a row stays on one line.
             table.add_column(name, overflow="fold", max_width=_NAME_WIDTH if screen.is_terminal else None, style="cyan")
+        elif name in ("verdict", "Pareto", "note"):
+            table.add_column(name, justify="left", overflow="fold")
         else:
-            table.add_column(
-                name, justify="left" if name in ("verdict", "Pareto", "note") else "right", overflow="fold"
-            )
+            table.add_column(name, justify="right", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
     return table
@@ -96,11 +88,14 @@ def _table(header: list[str], rows: list[list[str]], screen: Console) -> Table:
 
 def _explanations(data: ComparisonDocument) -> list[str]:
     arms = [arm for arm in data.arms if arm.verdict != BASELINE]
-    kinds = (BETTER, WORSE, FAILED, REFUSED, NO_VALUE)
-    explained = arms if len(arms) <= _MAX_EXPLAINED else [arm for arm in arms if arm.verdict in kinds]
+    explained = arms
+    if len(arms) > _MAX_EXPLAINED:
+        explained = [arm for arm in arms if arm.verdict in (BETTER, WORSE, FAILED, REFUSED, NO_VALUE)]
     lines = [f"{arm.name}: {arm.words}" for arm in explained[: 2 * _MAX_EXPLAINED]]
     rest = len(arms) - len(lines)
-    return [*lines, f"and {rest} more arms"] if rest else lines
+    if rest:
+        lines.append(f"and {rest} more arms")
+    return lines
 
 
 def _list(screen: Console, title: str, lines: list[str]) -> None:

@@ -118,8 +118,11 @@ def _of_documents(kept: SamplePredictions, run: LoadedRun, metric: str) -> RunSc
         raise UserError(f"over: {run.run}: {metric} is not kept of the tokens of a sequence; possible for {OF_TOKENS}")
     unit = run.metrics[metric] / run.metrics["test/loss"]  # nats to bits of a byte, a value or a code
     texts = kept["document"]
-    documents = len(np.unique(texts)) > 1 and len(np.unique(texts)) < len(texts)
-    numbers, place = np.unique(texts if len(np.unique(texts)) > 1 else kept["sample"], return_inverse=True)
+    count_of_texts = len(np.unique(texts))
+    documents = 1 < count_of_texts < len(texts)
+    # Where the split is one long text, its sequences are the units: a single unit has no variance.
+    units = texts if count_of_texts > 1 else kept["sample"]
+    numbers, place = np.unique(units, return_inverse=True)
     score = np.bincount(place, weights=kept["loss"].astype(np.float64)) * unit
     count = np.bincount(place, weights=kept["count"])
     _check_mean(float(score.sum() / count.sum()), run, metric)

@@ -23,9 +23,8 @@ from blockyard.report.stats.verdict import ArmResult, holm
 if TYPE_CHECKING:
     import numpy as np
 
+Levels = Mapping[str, Mapping[str, str]]  # arm -> factor -> level
 Test = TypeVar("Test", MainEffectRow, InteractionRow)
-
-# The design matrix of a grid: a block for each seed, factors in sum coding, and their products.
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,10 @@ def design_matrix(
     pairs: Sequence[tuple[str, str]],
     seeds: Sequence[int],
 ) -> Design:
-    """Return the design of a regression. rows: the levels, the seed and the value of each cell."""
+    """Return the design of a regression: a block for each seed, factors in sum coding, and their products.
+
+    rows: the levels, the seed and the value of each cell
+    """
     import numpy as np
 
     columns: list[list[float]] = [[1.0] * len(rows)]
@@ -66,9 +68,6 @@ def design_matrix(
 def _coded(values: Sequence[Any], levels: Sequence[Any], number: int) -> list[float]:
     """Sum coding: 1 at level `number`, -1 at the last level, else 0."""
     return [1.0 if value == levels[number] else -1.0 if value == levels[-1] else 0.0 for value in values]
-
-
-Levels = Mapping[str, Mapping[str, str]]  # arm -> factor -> level
 
 
 def factors_of(levels: Levels) -> dict[str, list[str]]:
@@ -108,6 +107,7 @@ def grid_effects(values: Values, levels: Levels, inflation: float = 1.0) -> Effe
         return None
     pairs = list(itertools.combinations(factors, 2))
     design = design_matrix(rows, factors, pairs, seeds)
+    # Without full rank an effect is not identified, and statsmodels would return one of many solutions.
     if np.linalg.matrix_rank(design.columns) < design.columns.shape[1]:
         pairs = []  # cells are missing: not every pair of levels occurs
         design = design_matrix(rows, factors, pairs, seeds)

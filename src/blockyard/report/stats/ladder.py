@@ -113,6 +113,7 @@ def fit(
 
     if any(len({compute for compute, _ in curve}) < RUNGS - 1 for curve in curves):
         raise ValueError(f"a law needs {RUNGS - 1} rungs or more")
+    # At the geometric mean of compute, scale and power hardly depend on each other, which helps the solver.
     middle = math.exp(math.fsum(math.log(c) for curve in curves for c, _ in curve) / sum(map(len, curves)))
     logs = [np.log(np.asarray(curve, dtype=float)) for curve in curves]  # (points, 2) each
     least = min(float(curve[:, 1].min()) for curve in logs)
@@ -121,6 +122,7 @@ def fit(
         parts = []
         for number, curve in enumerate(logs):
             scale, power = x[1 + 2 * number], np.exp(x[2 + 2 * number])
+            # log(E + A C^-a) without the overflow of its terms
             parts.append(np.logaddexp(x[0], scale - power * (curve[:, 0] - math.log(middle))) - curve[:, 1])
         return np.concatenate(parts)
 

@@ -138,5 +138,6 @@ def effect(mean: float, deviation: float, n: int) -> float | None:
     if n < 3 or deviation == 0:
         return None
     free = n - 1
+    # The exact factor of Hedges 1981 by log-gamma: the gamma function itself overflows from about 340 seeds on.
     correction = math.exp(math.lgamma(free / 2) - math.lgamma((free - 1) / 2)) / math.sqrt(free / 2)
     return correction * mean / deviation

@@ -41,12 +41,14 @@ def split_difference(gaps: Sequence[float], ratio: float, scale: float = 0.0) ->
     import numpy as np
     from scipy import stats
 
-    data, n = np.asarray(gaps, dtype=float), len(gaps)
+    data = np.asarray(gaps, dtype=float)
+    n = len(gaps)
     mean = float(data.mean()) if n else None
     if mean is None or n < 2 or all_equal(data, scale or float(np.abs(data).max())):
         same = n > 1 and abs(mean or 0.0) <= ROUNDING * (scale or 1.0)
         return Difference(n, mean, over=OVER, permutation_p=1.0 if same else None)
-    error, free = float(data.std(ddof=1)) * math.sqrt(inflation(n, ratio) / n), n - 1.0
+    error = float(data.std(ddof=1)) * math.sqrt(inflation(n, ratio) / n)
+    free = n - 1.0
     half = float(stats.t.ppf((1 + LEVEL) / 2, free)) * error
     p = float(2 * stats.t.sf(abs(mean) / error, free))
     return Difference(n, mean, interval=(mean - half, mean + half), t_p=p, error=error, free=free, over=OVER)

@@ -27,6 +27,13 @@ from blockyard.sweep.stopping.evidence import (
     seeds_to_margin,
 )
 
+_SKEW_FROM = 5  # seeds
+_GROUPS_FROM = 6  # seeds
+_SKEWED = 1.96  # standard errors of the skewness of normal values
+# The share of the variance that the best cut in two explains, which 1 % of samples of n normal values exceed; from
+# 100,000 samples each: `python benchmarks/sequential.py groups`.
+_SPLIT = {6: 0.968, 8: 0.936, 10: 0.909, 12: 0.887, 16: 0.853, 20: 0.831}
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -82,7 +89,7 @@ def _difference(one: Judgement, limits: Range | None) -> Difference:
         holm_p=one.holm_p,
         effect=effect(mean, deviation, n) if deviation else None,
         deviation=deviation,
-        e=math.exp(min(700.0, max(one.log_e))),
+        e=math.exp(min(700.0, max(one.log_e))),  # math.exp overflows beyond 709
     )
 
 
@@ -207,9 +214,6 @@ def _goal(one: Judgement, terms: Terms) -> str:
     return f"a verdict takes e = {math.exp(one.threshold):.3g}{or_less}"
 
 
-# What the page shows of the evidence, and why the sweep stopped.
-
-
 def evidence_row(standing: Standing, judgements: Sequence[Judgement], question: Mapping[str, object]) -> EvidenceRow:
     """Return the evidence after each seed of every comparison that the sweep decides, and why it stopped."""
     looks = []
@@ -250,17 +254,11 @@ def stopped(standing: Standing, judgements: Sequence[Judgement], question: Mappi
     return f"Not finished: {standing.seeds} seeds are complete."
 
 
-# Where a test of a mean may err: differences that are skewed, and runs that fall into two groups.
-
-_SKEW_FROM, _GROUPS_FROM = 5, 6  # seeds
-_SKEWED = 1.96  # standard errors of the skewness of normal values
-# The share of the variance that the best cut in two explains, which 1 % of samples of n normal values exceed; from
-# 100,000 samples each: `python benchmarks/sequential.py groups`.
-_SPLIT = {6: 0.968, 8: 0.936, 10: 0.909, 12: 0.887, 16: 0.853, 20: 0.831}
-
-
 def warnings(judgements: Sequence[Judgement], values: Values, limits: Range | None) -> list[str]:
-    """Return where the evidence about means is to be read with care, and what other questions say."""
+    """Return where a test of a mean may err, and the answers to other questions.
+
+    It may err where differences are skewed, and where runs fall into two groups.
+    """
     lines: list[str] = []
     for one in judgements:
         if skewed(one.gaps):

@@ -1,6 +1,10 @@
 """The verdict on each arm: corrected p values, better or worse, and a sentence that gives the numbers.
 
-Source: Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure.
+It also says how many seeds a comparison needs, and how large an effect a number of seeds can detect.
+
+Source: Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure; Cohen 1988, Statistical Power Analysis for
+the Behavioral Sciences, chap. 2: the power of the paired t test from the noncentral t distribution. The smallest
+two-sided p of the exact sign-flip test of n pairs is 2^(1 - n).
 """
 
 from __future__ import annotations
@@ -17,52 +21,10 @@ from blockyard.report.stats.metric_range import Range, clipped
 from blockyard.report.stats.paired import Values, finite, paired_difference, sign_difference
 from blockyard.sweep.stopping.evidence import ALPHA, holm
 
-# How many seeds a comparison needs, and how large an effect a number of seeds can detect.
-#
-# Source: power of the paired t test from the noncentral t distribution (Cohen 1988, Statistical Power Analysis
-# for the Behavioral Sciences, chap. 2); the smallest two-sided p of the exact sign-flip test of n pairs is 2^(1 - n).
-
 POWER = 0.80
 MIN_SEEDS = 3  # common seeds; fewer give no verdict
 Differ = Callable[[tuple[str, ...], tuple[str, ...]], Difference]  # of sums of arms, such as (a, d) and (b, c)
 MAX_SEEDS = 1_000  # more are reported as "more than 1,000"
-
-
-def min_seeds_exact(compared: int, alpha: float = ALPHA) -> int:
-    """Return the fewest seeds whose smallest exact p, corrected for `compared` arms, is at most alpha."""
-    return max(MIN_SEEDS, math.ceil(1 + math.log2(max(1, compared) / alpha)))
-
-
-def seeds_needed(effect: float, alpha: float, power: float = POWER) -> int | None:
-    """Return the fewest seeds with which a paired t test detects an effect (d_z); None if more than MAX_SEEDS."""
-    counts = range(MAX_SEEDS + 1)
-    n = bisect_left(counts, power, lo=MIN_SEEDS, key=lambda n: t_test_power(abs(effect), n, alpha))
-    return n if n <= MAX_SEEDS else None
-
-
-@lru_cache(maxsize=1024)
-def detectable_effect(n: int, alpha: float, power: float = POWER) -> float:
-    """Return the smallest effect (d_z) that a paired t test of n >= 2 seeds detects with this power."""
-    from scipy import optimize, stats
-
-    # An effect at which even an overestimated standard deviation leaves t above its critical value.
-    most = (2 * stats.t.isf(alpha / 2, n - 1) + 5) / math.sqrt(n)
-    return float(optimize.brentq(lambda effect: t_test_power(effect, n, alpha) - power, 0.0, most))
-
-
-def t_test_power(effect: float, n: int, alpha: float) -> float:
-    """Return the power of a two-sided paired t test of n pairs for an effect (d_z) >= 0.
-
-    statsmodels' TTestPower computes the same, but returns NaN at scattered points, most often for few seeds and many
-    arms, and its `solve_power` then fails to converge. The NaN comes from the lower tail, which is negligible there.
-    """
-    from scipy import stats
-
-    critical, shift = stats.t.isf(alpha / 2, n - 1), effect * math.sqrt(n)
-    upper, lower = stats.nct.sf(critical, n - 1, shift), stats.nct.cdf(-critical, n - 1, shift)
-    return float(upper if math.isnan(lower) else upper + lower)
-
-
 # For what a verdict holds, by `Difference.over`.
 FOR = {
     "seeds": "for new seeds on these test samples",
@@ -72,15 +34,13 @@ FOR = {
     "both documents": "for new seeds and new texts",
     "splits": "for new seeds and new splits of these data",
 }
-BASELINE, BETTER, WORSE, NO_DIFFERENCE, TOO_FEW = (
-    "baseline",
-    "better",
-    "worse",
-    "no difference shown",
-    "too few seeds",
-)
-# Of a sweep that stops when it is decided.
-EQUIVALENT, UNDECIDED = "no difference that matters", "undecided"
+BASELINE = "baseline"
+BETTER = "better"
+WORSE = "worse"
+NO_DIFFERENCE = "no difference shown"
+TOO_FEW = "too few seeds"
+EQUIVALENT = "no difference that matters"  # in a sweep that stops when it is decided
+UNDECIDED = "undecided"
 _LONG = 24  # characters; a longer name of the baseline is not repeated in every sentence
 
 
@@ -271,3 +231,40 @@ def format_p(p: float | None) -> str:
 def p_equals(p: float | None) -> str:
     """Format a p for a sentence: "p = 0.03", "p < 0.0001"."""
     return f"p {format_p(p)}" if p is not None and p < 1e-4 else f"p = {format_p(p)}"
+
+
+def min_seeds_exact(compared: int, alpha: float = ALPHA) -> int:
+    """Return the fewest seeds whose smallest exact p, corrected for `compared` arms, is at most alpha."""
+    # Holm multiplies the smallest p by the number of arms: compared * 2^(1 - n) <= alpha.
+    return max(MIN_SEEDS, math.ceil(1 + math.log2(max(1, compared) / alpha)))
+
+
+def seeds_needed(effect: float, alpha: float, power: float = POWER) -> int | None:
+    """Return the fewest seeds with which a paired t test detects an effect (d_z); None if more than MAX_SEEDS."""
+    counts = range(MAX_SEEDS + 1)
+    # The power grows with n, so that a bisection finds the first that suffices.
+    n = bisect_left(counts, power, lo=MIN_SEEDS, key=lambda n: t_test_power(abs(effect), n, alpha))
+    return n if n <= MAX_SEEDS else None
+
+
+@lru_cache(maxsize=1024)
+def detectable_effect(n: int, alpha: float, power: float = POWER) -> float:
+    """Return the smallest effect (d_z) that a paired t test of n >= 2 seeds detects with this power."""
+    from scipy import optimize, stats
+
+    # An effect at which even an overestimated standard deviation leaves t above its critical value.
+    most = (2 * stats.t.isf(alpha / 2, n - 1) + 5) / math.sqrt(n)
+    return float(optimize.brentq(lambda effect: t_test_power(effect, n, alpha) - power, 0.0, most))
+
+
+def t_test_power(effect: float, n: int, alpha: float) -> float:
+    """Return the power of a two-sided paired t test of n pairs for an effect (d_z) >= 0.
+
+    statsmodels' TTestPower computes the same, but returns NaN at scattered points, most often for few seeds and many
+    arms, and its `solve_power` then fails to converge. The NaN comes from the lower tail, which is negligible there.
+    """
+    from scipy import stats
+
+    critical, shift = stats.t.isf(alpha / 2, n - 1), effect * math.sqrt(n)
+    upper, lower = stats.nct.sf(critical, n - 1, shift), stats.nct.cdf(-critical, n - 1, shift)
+    return float(upper if math.isnan(lower) else upper + lower)

@@ -53,7 +53,7 @@ class Stored:
 
     @classmethod
     def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> Stored:
-        """Return the bounds of a file whose tensors have these shapes."""
+        """Return the bounds of a file with tensors of these shapes."""
         return cls(len(shapes), max((max(shape, default=0) for shape in shapes.values()), default=0))
 
 

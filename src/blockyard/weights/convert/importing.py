@@ -67,8 +67,10 @@ def context_of(components: Components, foreign: Foreign) -> Context:
         ctx = context(foreign.data, *parts)
     except ValueError as error:
         raise UserError(f"the library's sizes are not ours: {error}") from error
-    tokens = ctx.tokens if foreign.vocabulary is None else replace(ctx.tokens, vocabulary=foreign.vocabulary)
-    return replace(ctx, tokens=tokens, outputs=foreign.outputs or ctx.outputs)
+    if foreign.vocabulary is not None:
+        # The library's table has its own size, whatever tokenizer the architecture's config names.
+        ctx = replace(ctx, tokens=replace(ctx.tokens, vocabulary=foreign.vocabulary))
+    return replace(ctx, outputs=foreign.outputs or ctx.outputs)
 
 
 def build(components: Components, ctx: Context, *, device: str = "meta") -> nn.Module:
@@ -179,8 +181,11 @@ def _special(source: LibrarySource) -> list[str]:
     start, end = ids.get("decoder_start_token_id"), ids.get("eos_token_id")
     if source.foreign.data.source is not None and isinstance(start, int) and isinstance(end, int):
         overrides += [f"tokenizer.start_id={start}", f"tokenizer.end_id={end}"]
-    mask = None if source.tokenizer is None else special_id(source.tokenizer, "[MASK]", "<mask>")
-    return overrides if mask is None else [*overrides, f"tokenizer.mask_id={mask}"]
+    if source.tokenizer is not None:
+        mask = special_id(source.tokenizer, "[MASK]", "<mask>")
+        if mask is not None:
+            overrides.append(f"tokenizer.mask_id={mask}")
+    return overrides
 
 
 def _check_fit(source: LibrarySource, components: Components) -> None:

@@ -36,7 +36,7 @@ class Key:
 
 
 def key(name: str, options: str, take: Callable[[LibrarySettings, Values], Any], write: Write) -> Key:
-    """Return the key with the value of each of `options`, which are separated by spaces."""
+    """Return the key with the value of each of `options`, separated by spaces."""
     names = options.split()
 
     def read(settings: LibrarySettings, values: Values) -> list[str]:
@@ -158,7 +158,7 @@ def equal(name: str, option: str, default: Any = ABSENT, why: str = "", write: W
 
 
 def ignored(names: str) -> Key:
-    """Return keys, separated by spaces, that do not affect what the preset computes."""
+    """Return keys, separated by spaces, without effect on the function of the preset."""
     return Key(lambda settings, _: settings.taken.update(names.split()))
 
 

@@ -318,14 +318,16 @@ def layers(
 
 
 def near_layers(period: int, tokens: int, name: str = "") -> keys.Key:
-    """Return the keys of layers of which some have a window, and another base of positions if there is one.
+    """Return the keys of layers, some with a window, and another base of positions if there is one.
 
     period: of so many layers the last has no window, if a config names neither the layers nor, as `name`, a period
     tokens: the width of the window in a config that does not say it
     """
 
     def read(settings: LibrarySettings, values: keys.Values) -> list[LayerFacts]:
-        every = settings.integer(name, period, is_dimension=False) if name else period
+        every = period
+        if name:
+            every = settings.integer(name, period, is_dimension=False)
         types = layer_types(settings, values, lambda layer: (layer + 1) % every != 0)
         near = LayerFacts(window(settings, tokens), base=values.get("near_base"))
         return [near if is_near else LayerFacts() for is_near in types]
@@ -491,7 +493,7 @@ def experts(
 
 
 def dense_facts(settings: LibrarySettings, values: keys.Values, dense: Sequence[bool]) -> list[LayerFacts]:
-    """Return the facts of layers of which some have no experts, the value `dense`."""
+    """Return the facts of layers, some without experts (`dense`, which becomes a value)."""
     values["dense"] = dense
     mixer = ("channel_mixer=glu", *gated(settings, values)) if any(dense) else ()
     return [LayerFacts(dense=mixer if is_dense else ()) for is_dense in dense]

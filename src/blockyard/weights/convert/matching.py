@@ -99,7 +99,7 @@ def _try(converter: Converter, run: Trained) -> Match | list[str]:
 
 
 def _choices(converter: Converter, run: Trained) -> Iterator[str]:
-    """Yield families whose choice is not the preset's. Heads, channel mixers and layers may vary with the sizes."""
+    """Yield families with another choice than the preset's. Heads, channel mixers and layers may vary."""
     expected = architecture(converter.preset, Foreign([], [], run.ctx.data))
     for family in converter.families:
         if family in ("head", "channel_mixer", "layers"):
@@ -123,7 +123,7 @@ def _other_shapes(run: Trained, expected: Node, foreign: Foreign) -> Iterator[st
 
 
 def _differences(converter: Converter, run: Trained, expected: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the options that differ from those of the library's config."""
+    """Yield the options that differ from the library's config."""
     for key in ("tokenizer", "source_tokenizer"):
         # Of tokenizers this option alone decides what the model computes; others decide what it reads.
         scale, expected_scale = _scale(run.config, key), _scale(expected, key)

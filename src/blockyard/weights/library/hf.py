@@ -48,6 +48,7 @@ class HuggingFace:
     def weights(self, folder: Path) -> dict[str, Tensor]:
         """Return the weights of a folder under our names. Raises UserError if no preset is like the model."""
         source = read_source(folder)
+        # The architecture alone: its data and tokenizer do not matter to weights.
         components = Components(architecture(source.converter.preset, source.foreign))
         return converted(source, components, context_of(components, source.foreign))[0]
 

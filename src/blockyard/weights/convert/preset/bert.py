@@ -32,7 +32,7 @@ LAYER = {
 
 
 def layers(names: dict[str, str], prefix: str, inner: str = "attention.self") -> list[ConversionRule]:
-    """Return the rules of blocks whose attention keeps queries, keys and values apart, or has none."""
+    """Return the rules of blocks with separate maps to queries, keys and values; `inner` is "" without attention."""
     rules = block_modules(names, f"{prefix}.{{n}}")
     if inner:
         parts = [f"{prefix}.{{n}}.{inner}.{part}" for part in ("query", "key", "value")]

@@ -60,9 +60,13 @@ def _written_attention(run: Trained) -> LibraryConfig:
     latent = run.shape("blocks.0.token_mixer.proj_latent.weight")
     value = run.shape("blocks.0.token_mixer.proj_out.weight")[1] // heads
     key = latent[0] // heads - value
+    # The outputs of the first map: queries or their latent, the latent of keys and values, and one rotated key.
     rotated = run.shape("blocks.0.token_mixer.proj_in.weight")[0] - latent[1]
     query = run.shape("blocks.0.token_mixer.query_norm.weight")
-    rotated = rotated - query[0] if query else (rotated - heads * key) // (heads + 1)
+    if query:
+        rotated -= query[0]
+    else:  # the first map has the queries of all heads, each with rotated channels, and one rotated key
+        rotated = (rotated - heads * key) // (heads + 1)
     scale = run.layers[0]["token_mixer"].get("score_scale")
     return {
         "num_key_value_heads": heads,
@@ -118,7 +122,9 @@ def _attention_rules(
     heads: int, key: int, rotated: int, value: int, rank: int, query_rank: int | None, *, pairs: bool
 ) -> list[ConversionRule]:
     """Return the rules of latent attention. pairs: the library rotates pairs of neighbouring channels"""
-    order = torch.arange(rotated).view(-1, 2).T.flatten() if pairs else torch.arange(rotated)
+    order = torch.arange(rotated)
+    if pairs:  # 0 1 2 3 -> 0 2 1 3: the first of each pair into one half, the second into the other
+        order = order.view(-1, 2).T.flatten()
     of_keys = torch.cat([torch.arange(rank), rank + order])
     of_head = torch.cat([torch.arange(key), key + order])
     of_queries = torch.cat([head * (key + rotated) + of_head for head in range(heads)])

@@ -51,8 +51,9 @@ def _read_mamba(settings: LibrarySettings, values: keys.Values) -> list[str]:
     width = inner // heads
     if settings.take("mamba_d_head", "auto") not in ("auto", width) or inner % heads:
         raise UserError(f"{settings.name}: mamba_d_head: expected {inner} / {heads}, the channels of a head")
-    before = settings.flag("mamba_norm_before_gate", True)
-    norm = ("before_gate" if before else "after_gate") if settings.flag("mamba_rms_norm", False) else "none"
+    norm = "before_gate" if settings.flag("mamba_norm_before_gate", True) else "after_gate"
+    if not settings.flag("mamba_rms_norm", False):
+        norm = "none"
     values |= {"inner": inner, "mamba_heads": heads}
     usual = 2 * (values["model.dim"] // values["model.heads"])
     options = {

@@ -13,10 +13,12 @@ from blockyard.weights.convert.settings import LibrarySettings
 
 
 def _cap(name: str, option: str, default: float) -> keys.Key:
-    """Return the key of a soft cap, which may be null."""
+    """Return the key of a soft cap, a number or null."""
 
     def take(settings: LibrarySettings, _: keys.Values) -> float | None:
-        return None if settings.take(name, default) is None else settings.number(name, default)
+        if settings.take(name, default) is None:
+            return None
+        return settings.number(name, default)
 
     return keys.key(name, option, take, lambda run: run.option(option))
 
@@ -27,7 +29,9 @@ def _scale(settings: LibrarySettings, _: keys.Values) -> float:
 
 def _divisor(run: Trained) -> int:
     scale = run.option("token_mixer.score_scale")
-    return round(scale**-2) if isinstance(scale, int | float) else run.head_dim
+    if isinstance(scale, int | float):
+        return round(scale**-2)  # the key is a whole number
+    return run.head_dim
 
 
 CONVERTER = llama.decoder(

@@ -1,4 +1,4 @@
-"""gMLP of timm, whose names fix width, depth and patch.
+"""gMLP of timm. Its names fix width, depth and patch.
 
 Reference: timm models/mlp_mixer.py, SpatialGatingBlock
 """

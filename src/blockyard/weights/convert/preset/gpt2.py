@@ -1,4 +1,4 @@
-"""GPT-2, whose blocks store their matrices transposed.
+"""GPT-2. Its blocks store their matrices transposed.
 
 Reference: transformers GPT2LMHeadModel
 """

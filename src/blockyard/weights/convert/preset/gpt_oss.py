@@ -1,6 +1,6 @@
 """gpt-oss: experts with biases, sinks, and windows in every second layer.
 
-The library stores all experts in one weight, in which gates and values alternate.
+The library stores all experts in one weight with alternating gates and values.
 
 Reference: transformers GptOssForCausalLM
 """

@@ -1,4 +1,4 @@
-"""Mistral: Llama whose layers attend to a window.
+"""Mistral: Llama with a window in every layer.
 
 Reference: transformers MistralForCausalLM
 """
@@ -13,7 +13,9 @@ from blockyard.weights.convert.settings import LibrarySettings
 
 def _read_window(settings: LibrarySettings, _: keys.Values) -> list[str]:
     tokens = llama.window(settings, 4096)
-    return ["token_mixer=attention"] if tokens is None else [f"token_mixer.window={tokens}"]
+    if tokens is None:
+        return ["token_mixer=attention"]
+    return [f"token_mixer.window={tokens}"]
 
 
 CONVERTER = llama.decoder(

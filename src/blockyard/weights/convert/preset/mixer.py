@@ -1,4 +1,4 @@
-"""MLP-Mixer of timm, whose names fix width, depth and patch.
+"""MLP-Mixer of timm. Its names fix width, depth and patch.
 
 Reference: timm models/mlp_mixer.py, MlpMixer
 """

@@ -32,11 +32,16 @@ TABLE = "model.embeddings.tok_embeddings.weight"
 def _read_layers(settings: LibrarySettings, values: keys.Values) -> list[llama.LayerFacts]:
     every = settings.integer("global_attn_every_n_layers", EVERY, is_dimension=False)
     side = settings.integer("local_attention", 128, least=2, is_dimension=False) // 2
-    types, base = llama.layer_types(settings, values, lambda layer: layer % every != 0), values["near_base"]
-    return [
-        llama.LayerFacts(window=side + 1, base=base, normed=n > 0) if is_near else llama.LayerFacts(normed=n > 0)
-        for n, is_near in enumerate(types)
-    ]
+    types = llama.layer_types(settings, values, lambda layer: layer % every != 0)
+    layers = []
+    for number, is_near in enumerate(types):
+        normed = number > 0  # the first block reads the normalised embeddings
+        if is_near:
+            # Our window counts the token itself, ModernBERT's the tokens on both sides.
+            layers.append(llama.LayerFacts(window=side + 1, base=values["near_base"], normed=normed))
+        else:
+            layers.append(llama.LayerFacts(normed=normed))
+    return layers
 
 
 def _written_layers(run: Trained) -> LibraryConfig:

@@ -1,6 +1,6 @@
-"""PaLM by the block of Command-R, which is the same: parallel, without biases. It rotates neighbouring channels.
+"""PaLM by the block of Command-R: parallel, without biases. It rotates neighbouring channels.
 
-Its outputs have a factor, which our final norm takes over.
+Its outputs have a factor. Our final norm takes it over.
 
 Reference: transformers CohereForCausalLM
 """

@@ -69,7 +69,7 @@ def _written_layers(run: Trained) -> LibraryConfig:
 
 
 def _read_shared(settings: LibrarySettings, values: keys.Values) -> list[str]:
-    """Read the number of shared llama.experts, which are one wide expert."""
+    """Read the number of shared experts, which the library stores as one wide expert."""
     hidden = values["expert_hidden"]
     values["shared"], rest = divmod(settings.integer("shared_expert_intermediate_size", 512), hidden)
     if rest:

@@ -98,9 +98,10 @@ def _stack(stack: str, to: str, width: int, *, gated: bool) -> list[ConversionRu
         parts, maps = [f"{layer}.{library_name}.{part}" for part in "qkv"], (queries, AS_IS, AS_IS)
         rules += stacked_modules(f"{block}.{model_name}.proj_in", parts, maps, kinds=["weight"])
     first, inside = f"{block}.channel_mixer.proj_in.weight", f"{layer}.{last}.DenseReluDense.wi"
-    rules.append(
-        stacked(first, [f"{inside}_0.weight", f"{inside}_1.weight"]) if gated else same(first, f"{inside}.weight")
-    )
+    if gated:
+        rules.append(stacked(first, [f"{inside}_0.weight", f"{inside}_1.weight"]))
+    else:
+        rules.append(same(first, f"{inside}.weight"))
     bias = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     return [*rules, mapped(f"{to}position.table", bias, lambda x: x.T[None], lambda x: x[0].T)]
 

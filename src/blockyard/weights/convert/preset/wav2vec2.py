@@ -1,4 +1,4 @@
-"""Wav2vec 2.0, whose positional convolution is stored as a direction and a length.
+"""Wav2vec 2.0. Its positional convolution is stored as a direction and a length.
 
 Reference: transformers Wav2Vec2ForCTC, the base model
 """
