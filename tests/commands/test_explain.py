@@ -81,7 +81,7 @@ def test_only_files_and_devices_are_needed(capsys: pytest.CaptureFixture[str]) -
     [
         (
             "qk_norm",
-            ["token_mixer.qk_norm", "attention, ", "windowed_attention", "model.cross.qk_norm", "RMS norm"],
+            ["token_mixer.qk_norm", "attention, ", "windowed_attention", "model.cross.qk_norm", "RMS-normalises"],
         ),
         ("model.dim", ["model.dim", "encoder", "64"]),
         ("d_model", ["model.dim"]),
