@@ -104,8 +104,8 @@ CORE = (
     _bug(
         "gain-without-one",
         "norm/rms.py",
-        "return 1 + self.weight if",
-        "return self.weight if",
+        "return 1 + self.weight\n",
+        "return self.weight + 0\n",
         "tests/components/reference/test_channels.py",
     ),
     _bug(

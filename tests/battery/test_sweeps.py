@@ -87,7 +87,7 @@ WORKER = [
 SERVER = [
     ("blockyard.sweep.executor._fork_server:ForkServer._handle", 1),
     ("blockyard.sweep.executor._fork_server:ForkServer._handle", 2),
-    ("blockyard.sweep.executor._fork_server:_read", 1),
+    ("blockyard.sweep.executor._fork_server:_Cell.read", 1),
 ]
 SEARCHED = [
     ("blockyard.sweep.search.trials:Trials.create", 2, "planner"),
