@@ -278,7 +278,7 @@ class Experts(ChannelMixer):
 
     @property
     def groups(self) -> bool:
-        """Whether experts are two maps without biases, of widths that kernels take, with no other weights."""
+        """Return whether experts are two maps without biases, of widths that kernels take, with no other weights."""
         if not (hasattr(self.expert[0], "mix") and hasattr(F, "grouped_mm")):
             return False
         for expert in self.expert:

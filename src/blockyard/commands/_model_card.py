@@ -237,7 +237,7 @@ def _carried(model: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def _initial(components: Components, model: nn.Module) -> dict[str, str]:
-    """What is trained where that is not all, and what is taken of other weights."""
+    """Return the parts that are trained, if not all are, and the source of the first weights."""
     every = list(model.parameters())
     trained = sum(p.numel() for p in every if p.requires_grad)
     total = sum(p.numel() for p in every)

@@ -1,4 +1,4 @@
-"""What `import blockyard` offers: the commands as functions, for scripts and notebooks.
+"""The functions of `import blockyard`: the commands, for scripts and notebooks.
 
 Overrides are those of the command line, texts or mappings: `train("experiment=vit_digits", {"optimizer.lr": 1e-3})`.
 """

@@ -91,7 +91,7 @@ class Parameter:
 
     @property
     def is_keyword(self) -> bool:
-        """Whether the parameter is read from `key=value`."""
+        """Return whether the parameter is read from `key=value`."""
         hidden = CONFIG_DIRS in self.metadata or TYPED in self.metadata
         return self.kind is inspect.Parameter.KEYWORD_ONLY and self.flag is None and not hidden
 
@@ -111,12 +111,12 @@ class Parameter:
 
     @property
     def required(self) -> bool:
-        """Whether the parameter has no default."""
+        """Return whether the parameter has no default."""
         return self.default is inspect.Parameter.empty
 
     @property
     def help(self) -> str:
-        """What the parameter does, and its default."""
+        """The help of the parameter, and its default."""
         text = self.own_help or self.value.help
         shown = "true" if self.default is True else self.default
         if isinstance(shown, tuple):

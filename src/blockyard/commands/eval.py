@@ -57,7 +57,7 @@ def _sizes(text: str) -> list[float]:
 
 @dataclass(frozen=True)
 class EvaluatedSplit:
-    """Which weights of a run are evaluated on which split, and what the config may name.
+    """The weights of a run that are evaluated, the split, and the packages that the config may name.
 
     Options:
         split: the data

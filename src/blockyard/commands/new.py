@@ -213,7 +213,7 @@ def check_is_own(package: str, folder: Path) -> None:
 
 
 def is_name(text: str) -> bool:
-    """Whether a text may name a module of Python."""
+    """Return whether a text may name a module of Python."""
     return bool(re.fullmatch(r"[a-z][a-z0-9_]*", text)) and not keyword.iskeyword(text)
 
 

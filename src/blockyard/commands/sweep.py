@@ -82,7 +82,7 @@ class SweepOptions:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether cells may run on other machines than this one."""
+        """Return whether cells may run on other machines than this one."""
         return self.executor_name != "local"
 
     def build_executor(self) -> Executor:
@@ -255,7 +255,7 @@ def show_sweep(plan: SweepPlan, executor: Executor, options: SweepOptions, data:
 
 
 def _sensitivity(plan: SweepPlan, status: PlanStatus, data: DataReader | None) -> list[str]:
-    """What the seeds and the test set can show."""
+    """Return the differences that the seeds and the test set can show."""
     from blockyard.report.stats.sensitivity import SweepDesign, sensitivity
     from blockyard.sweep.stopping.decisions import comparisons
 
@@ -335,7 +335,7 @@ def say_time(plan: SweepPlan, announced: Estimate, seconds: float, say: Callable
 
 
 def _trials(plan: SweepPlan) -> list[Cell]:
-    """As many cells as a search may run, each like its arm."""
+    """Return as many cells as a search may run, each like its arm."""
     from blockyard.sweep.cells import Cell
 
     tried = plan.search.get("seeds", 1)
@@ -406,7 +406,7 @@ def _search(plan: SweepPlan, options: SweepOptions) -> tuple[SweepPlan, int]:
 
 
 def _without_setting(plan: SweepPlan) -> bool:
-    """Whether a search has no setting for an arm, because all its trials failed."""
+    """Return whether a search has no setting for an arm, because all its trials failed."""
     search = plan.facts.get("search")
     return search is not None and any(arm["chosen"] is None for arm in search["arms"].values())
 

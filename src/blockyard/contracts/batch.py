@@ -241,7 +241,7 @@ class Position(nn.Module):
 
     @property
     def scales_length(self) -> bool:
-        """Whether it takes sequences longer than in training by dividing coordinates by a constant factor."""
+        """Return whether it takes sequences longer than in training by dividing coordinates by a constant factor."""
         return False
 
     @classmethod

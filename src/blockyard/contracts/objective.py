@@ -106,7 +106,7 @@ class Objective(ABC):
 
     @property
     def takes_projection(self) -> bool:
-        """Whether `loss` takes an `ops.projection.Projection` in place of logits too; False by default."""
+        """Return whether `loss` takes an `ops.projection.Projection` in place of logits too; False by default."""
         return False
 
     def tokens(self, tokens: TokenSpec) -> TokenSpec:

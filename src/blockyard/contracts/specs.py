@@ -231,7 +231,7 @@ class Context:
 
     @property
     def sees_later(self) -> bool:
-        """Whether a token may see a later one on its axis."""
+        """Return whether a token may see a later one on its axis."""
         return not self.causal or self.tokens.axes > 1 or self.source_ties
 
     @property

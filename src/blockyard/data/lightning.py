@@ -25,7 +25,7 @@ _HOOKS = {"train": "train_dataloader", "validation": "val_dataloader", "test": "
 
 
 class LightningDataModule(ABC):  # noqa: B024 - a class is one by its hooks
-    """What has the hooks of Lightning's class of this name, without importing Lightning."""
+    """A class with the hooks of Lightning's class of this name, without importing Lightning."""
 
     @classmethod
     def __subclasshook__(cls, other: type) -> bool:

@@ -101,7 +101,7 @@ class Molecules(GraphData):
 
     @property
     def labels(self) -> bool:
-        """Whether `label` names several."""
+        """Return whether `label` names several."""
         return isinstance(self.label, tuple)
 
     @cached_property
@@ -163,7 +163,7 @@ class Molecules(GraphData):
 
     @property
     def _named_targets(self) -> bool:
-        """Whether targets are read by their names, and not from y or the columns of numbers."""
+        """Return whether targets are read by their names, and not from y or the columns of numbers."""
         return self.label is not None or (self.values is not None and not self._is_table)
 
     def _set_targets(self, path: Path, lines: list[Line]) -> None:

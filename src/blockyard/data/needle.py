@@ -77,7 +77,7 @@ class Needle(SyntheticTask):
 
     @property
     def spec(self) -> DataSpec:
-        """As of other tasks, with slices by the depth of the needle."""
+        """Return the splits of the task, with slices by the depth of the needle."""
         return replace(super().spec, slices=SLICES)
 
     def generate(self, random: SampleRandom) -> TaskBatch:

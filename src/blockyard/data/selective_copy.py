@@ -23,7 +23,7 @@ from blockyard.data.splits.synthetic import SampleRandom
 
 @dataclass(kw_only=True, eq=False)
 class SelectiveCopy(Copy):
-    """As `copy`, with blanks between the tokens. The paper has 16 tokens in sequences of 4,096."""
+    """The task `copy` with blanks between the tokens. The paper has 16 tokens in sequences of 4,096."""
 
     held: Length = 16
     alphabet: Vocabulary = 16

@@ -138,7 +138,7 @@ def permutations_of(group: str) -> list[tuple[int, ...]]:
 
 
 def _is_even(permutation: tuple[int, ...]) -> bool:
-    """Whether an even number of pairs is out of order."""
+    """Return whether an even number of pairs is out of order."""
     indices = range(len(permutation))
     return sum(permutation[i] > permutation[j] for i in indices for j in indices if i < j) % 2 == 0
 

@@ -187,7 +187,7 @@ class Translation(LoadedData):
         return self.load_both(tokenizer, tokenizer)
 
     def load_both(self, tokenizer: Tokenizer, source: Tokenizer) -> Splits:
-        """As `load`, with a tokenizer for each side, fitted on that side alone."""
+        """Load the splits as `load` does, with a tokenizer for each side, fitted on that side alone."""
         for side in (tokenizer, source):
             if not isinstance(side, TextTokenizer):
                 raise ValueError(f"text data needs a text tokenizer, not {type(side).__name__}")

@@ -295,7 +295,7 @@ class _Reader:
 
     @property
     def _of_sample(self) -> bool:
-        """Whether there is one target for a whole sample."""
+        """Return whether there is one target for a whole sample."""
         return self.loaded.data.spec.target in ("class", "values", "labels")
 
     def _stream(self, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -32,7 +32,7 @@ class RecordedCall:
 
     @property
     def reads_memory(self) -> bool:
-        """Whether `x` is another sequence than the outputs."""
+        """Return whether `x` is another sequence than the outputs."""
         return self.input_seq is not self.seq
 
 

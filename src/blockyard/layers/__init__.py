@@ -1,1 +1,1 @@
-"""Which layers of a model differ, and in what. One file each."""
+"""Layers of a model that differ from the others, and their parts. One file each."""

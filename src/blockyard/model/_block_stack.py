@@ -87,7 +87,7 @@ class BlockStack(Embeds):
 
     @property
     def final_norm_needed(self) -> bool:
-        """Whether the last visited block leaves the stream without a norm."""
+        """Return whether the last visited block leaves the stream without a norm."""
         last: Block = self.blocks[self.order[-1]]  # type: ignore[assignment]
         return last.needs_final_norm
 

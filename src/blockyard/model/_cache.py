@@ -31,7 +31,7 @@ class Cache:
 
     @property
     def croppable(self) -> bool:
-        """Whether the last tokens can be forgotten; otherwise decoding goes back to a `snapshot`."""
+        """Return whether the last tokens can be forgotten; otherwise decoding goes back to a `snapshot`."""
         return all(hasattr(layer, "crop") for layer in self.layers)
 
     def keep_spare(self, count: int) -> None:

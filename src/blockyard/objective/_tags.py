@@ -26,7 +26,7 @@ class Tags:
 
     @cached_property
     def spans(self) -> bool:
-        """Whether the tags are of spans: every one is O, or a `SPAN_TAG`."""
+        """Return whether the tags are of spans: every one is O, or a `SPAN_TAG`."""
         parts = [name == OUTSIDE or bool(SPAN_TAG.fullmatch(name)) for name in self.names]
         return all(parts) and any(name != OUTSIDE for name in self.names)
 

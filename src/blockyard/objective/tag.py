@@ -65,7 +65,7 @@ class Tag(ClassObjective):
 
     @property
     def reads_last(self) -> bool:
-        """Whether the tag of a word is at its last token."""
+        """Return whether the tag of a word is at its last token."""
         if self.piece is None:
             return self.causal
         return self.piece == "last"

@@ -37,7 +37,7 @@ class Seen:
 
     @property
     def causal(self) -> bool:
-        """Whether a query sees earlier keys only."""
+        """Return whether a query sees earlier keys only."""
         return self.visibility.causal
 
     def weights(self) -> Tensor:

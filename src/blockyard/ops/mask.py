@@ -54,12 +54,12 @@ class Visibility:
 
     @property
     def near(self) -> bool:
-        """Whether keys are hidden by their distance or their chunk."""
+        """Return whether keys are hidden by their distance or their chunk."""
         return self.window is not None or self.chunk is not None or self.stride > 1
 
     @property
     def unrestricted(self) -> bool:
-        """Whether nothing is hidden."""
+        """Return whether nothing is hidden."""
         return not self.causal and not self.strict and not self.near
 
 

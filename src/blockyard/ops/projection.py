@@ -44,7 +44,7 @@ def soft_cap(logits: Tensor, scale: float, softcap: float | None) -> Tensor:
 
 
 class _ProjectionState:
-    """Whether heads may leave the logits to the loss."""
+    """Return whether heads may leave the logits to the loss."""
 
     allowed = False
 

@@ -60,7 +60,7 @@ class Learned(Absolute):
 
     @property
     def scales_length(self) -> bool:
-        """Whether longer sequences are interpolated."""
+        """Return whether longer sequences are interpolated."""
         return self.beyond == "interpolate"
 
     def init_weights(self, init: Init) -> None:

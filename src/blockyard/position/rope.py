@@ -150,7 +150,7 @@ class Rope(Rotary):
 
     @property
     def scales_length(self) -> bool:
-        """Whether longer sequences are scaled."""
+        """Return whether longer sequences are scaled."""
         return self.scaling != "none" or self.factors is not None
 
     def angles(self, coords: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:

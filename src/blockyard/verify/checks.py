@@ -50,7 +50,7 @@ def differs(actual: Tensor, expected: Tensor) -> None:
 
 
 def mixes(model: nn.Module, length: int) -> bool:
-    """Whether the last token reads an earlier one, which causal models do too."""
+    """Return whether the last token reads an earlier one, which causal models do too."""
     inputs = token_ids(2, length)
     changed = inputs.clone()
     changed[:, : length - 1] = (changed[:, : length - 1] + 1) % VOCABULARY
@@ -232,7 +232,7 @@ def bfloat16(model: nn.Module, length: int) -> None:
 
 
 def _routes(model: nn.Module) -> bool:
-    """Whether the model sends each token to a part of its weights."""
+    """Return whether the model sends each token to a part of its weights."""
     return active_parameters(model) < sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -27,7 +27,7 @@ Verdict = Literal["holds", "broken", "not declared", "not possible"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of one property. detail: the counter-example, or why it was not checked."""
+    """The outcome of one property. detail: the counter-example, or why it was not checked."""
 
     name: str
     verdict: Verdict
@@ -76,7 +76,7 @@ def _refuse_other_families(overrides: Sequence[str]) -> None:
 
 
 def _has_auxiliary(model: nn.Module) -> bool:
-    """Whether a module of the model has a loss of its own."""
+    """Return whether a module of the model has a loss of its own."""
     return any(isinstance(module, HasAuxiliary) for module in model.modules())
 
 
@@ -119,7 +119,7 @@ def _finding(wanted: Property, components: Components, model: Any) -> Finding:
 
 
 def _of_widths(overrides: Sequence[str], config_dirs: Sequence[str]) -> list[Finding]:
-    """Whether sizes of activations depend on the width of the model; nothing without a parametrization."""
+    """Return whether sizes of activations depend on the width of the model; nothing without a parametrization."""
     name, sizes = "sizes over widths", {}
     for width in WIDTHS:
         sized = ("optimizer.lr=0.003", *overrides, f"model.dim={width}")
@@ -209,7 +209,7 @@ class Property:
 
     @property
     def of_tokens(self) -> bool:
-        """Whether it is about the outputs of single tokens, which a head for whole sequences does not give."""
+        """Return whether it is about the outputs of single tokens, which a head for whole sequences does not give."""
         return self.declared is not None
 
 

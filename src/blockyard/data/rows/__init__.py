@@ -1,4 +1,4 @@
-"""What a model reads of a row of a table: one kind of row a module, for data=table and data=hf.
+"""The part of a table row that a model reads: one kind of row a module, for data=table and data=hf.
 
 kind.py       what a kind of row offers, and rows that are assigned to splits
 texts.py      a text, or two joined by the start token

@@ -163,7 +163,7 @@ Probability = Annotated[float, Ge(0), Le(1)]
 
 @dataclass(kw_only=True, eq=False)
 class AugmentOptions:
-    """What training does to images, in every data set that has some.
+    """Changes of images in training, for every data set of images.
 
     Options:
         shift: random translation of training images in pixels, padded with zeros

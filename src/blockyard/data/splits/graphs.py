@@ -186,7 +186,7 @@ class GraphData(LoadedData):
 
     @property
     def labels(self) -> bool:
-        """Whether the targets are labels, 0 or 1 each."""
+        """Return whether the targets are labels, 0 or 1 each."""
         return False
 
     @property

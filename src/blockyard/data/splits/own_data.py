@@ -203,7 +203,7 @@ class Own(NamedTuple):
 
     @property
     def streams(self) -> bool:
-        """Whether the dataset only yields samples in an order of its own."""
+        """Return whether the dataset only yields samples in an order of its own."""
         return isinstance(self.dataset, IterableDataset) or not hasattr(self.dataset, "__getitem__")
 
     def __len__(self) -> int:

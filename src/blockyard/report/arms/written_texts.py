@@ -30,7 +30,7 @@ class WrittenSample:
 
     @property
     def exact(self) -> bool:
-        """Whether the text is the reference."""
+        """Return whether the text is the reference."""
         return self.written == self.reference
 
 

@@ -47,7 +47,7 @@ class LoadedRun:
 
     @property
     def done(self) -> bool:
-        """Whether the run finished."""
+        """Return whether the run finished."""
         return self.state == "done"
 
     @property

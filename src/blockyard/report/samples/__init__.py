@@ -1,1 +1,1 @@
-"""What runs predict for the single samples of the test split, as the page of a comparison shows it."""
+"""Predictions of runs for single samples of the test split, as the page of a comparison shows it."""

@@ -1,4 +1,4 @@
-"""What a sweep can show before any of its cells has run: by its seeds, and by the size of its test set.
+"""The differences that a sweep can show before any cell has run: by its seeds, and by the size of its test set.
 
 Source: power of the paired t test (`verdict`); the standard error of a share of n independent samples,
 sqrt(p (1 - p) / n), as in Miller 2024, Adding Error Bars to Evals (arXiv 2411.00640), sec. 2.
