@@ -150,7 +150,7 @@ def test_a_plan_holds_no_secret(tmp_path):
     text = sweep_plan.save().read_text()
     assert "abcdefghij" not in text
     assert "redacted" in text
-    assert history.store_plan(sweep_plan) == []  # and is not taken for another one because of that
+    assert history.store_plan(sweep_plan).messages == []  # and is not taken for another one because of that
 
 
 def test_a_damaged_plan_is_said(tmp_path):
@@ -172,7 +172,7 @@ def test_planners_that_start_together_lose_no_plan(tmp_path):
     sweep_plan = plan_from(tmp_path, GRID)
     plans = [replace(sweep_plan, question=sweep_plan.question | {"seeds": list(range(n))}) for n in range(2, 10)]
     with ThreadPoolExecutor(8) as pool:
-        messages = list(pool.map(history.store_plan, plans))
+        messages = [stored.messages for stored in pool.map(history.store_plan, plans)]
     kept = [SweepPlan.load(sweep_plan.folder, path.name) for path in sweep_plan.folder.glob("plan*.json")]
     assert sorted(len(kept_plan.question["seeds"]) for kept_plan in kept) == list(range(2, 10))
     assert sum(map(len, messages)) == 7
@@ -181,20 +181,20 @@ def test_planners_that_start_together_lose_no_plan(tmp_path):
 def test_a_changed_file_keeps_the_old_plan(tmp_path):
     arms = f"claim: x\n{BASE}\narms: {{a: [], b: [norm=rms]}}\n"
     first = plan_from(tmp_path, arms + "seeds: 2")
-    assert history.store_plan(first) == []
-    assert history.store_plan(plan_from(tmp_path, arms.replace("claim: x", "claim: y") + "seeds: 2")) == []
+    assert history.store_plan(first).messages == []
+    assert history.store_plan(plan_from(tmp_path, arms.replace("claim: x", "claim: y") + "seeds: 2")).messages == []
     assert [path.name for path in first.folder.glob("[!.]*")] == ["plan.json"]
     (message,) = history.store_plan(
         plan_from(tmp_path, arms.replace("b: [", "c: [block=post_norm], b: [") + "seeds: 3")
-    )
+    ).messages
     assert "new arms: c; 4 runs as before, 5 new; changed keys: arms, seeds" in message
     kept = [path.name for path in first.folder.glob("plan-*.json")]
     assert len(kept) == 1
     assert SweepPlan.load(first.folder, kept[0]).cells == first.cells
-    (message,) = history.store_plan(first)
+    (message,) = history.store_plan(first).messages
     assert "removed arms: c; 4 runs as before, 0 new; 5 no longer part of it" in message
     (first.folder / "plan.json").write_text("{")
-    (message,) = history.store_plan(first)
+    (message,) = history.store_plan(first).messages
     assert "damaged" in message
     assert len(list(first.folder.glob("plan-*.json"))) == 3
 

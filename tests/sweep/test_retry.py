@@ -164,13 +164,13 @@ def test_trials_may_run_where_the_gpus_are(tmp_path: Path, monkeypatch: pytest.M
 
 def test_an_old_plan_stays_until_a_search_has_its_cells(tmp_path: Path) -> None:
     sweep_plan = plan(tmp_path, sampler="random", trials=2, arms=ARMS[:1])
-    assert history.store_plan(sweep_plan) == []
+    assert history.store_plan(sweep_plan).messages == []
     assert SweepPlan.load(sweep_plan.folder).cells == ()
     first = search_runner.run_search(sweep_plan, Fake())
-    assert history.store_plan(sweep_plan) == []  # the same command again
+    assert history.store_plan(sweep_plan).messages == []  # the same command again
     assert SweepPlan.load(sweep_plan.folder).cells == first.cells
     more = plan(tmp_path, sampler="random", trials=4, arms=ARMS[:1])
-    (message,) = history.store_plan(more)
+    (message,) = history.store_plan(more).messages
     assert "changed keys: search; the old plan stays until the search has ended" in message
     assert SweepPlan.load(sweep_plan.folder).cells == first.cells
     lines: list[str] = []

@@ -351,7 +351,8 @@ def _work(plan: SweepPlan, options: SweepOptions, announced: Estimate) -> int:
     from blockyard.sweep.plan import history
 
     try:
-        for line in history.store_plan(plan):
+        plan, messages = history.store_plan(plan)
+        for line in messages:
             _say(line)
         with exclusive(plan.folder):
             stale.mark(plan.folder)

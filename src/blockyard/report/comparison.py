@@ -53,6 +53,7 @@ from blockyard.report.stats.paired import Values, finite
 from blockyard.report.stats.resplit import difference_of_sums, inflation
 from blockyard.report.stats.verdict import ArmResult, Differ, compare_arms
 from blockyard.sweep.cells import ARM_LEVEL
+from blockyard.sweep.plan.history import amendments_sentence
 from blockyard.sweep.spec.keys import OVERS, Floors, Ladder
 from blockyard.sweep.spec.ladder import FACTOR, expected_floors, floors_of
 from blockyard.sweep.spec.threshold import of_metric
@@ -185,7 +186,11 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
     warnings += [*doubts, *review(lines, factors, metric, direction, terms.directions)]
     base = data.arm(str(baseline))
     rungs = base.levels[ARM_LEVEL] if base and terms.rivals else None
-    sentences = [answer(rows, baseline, metric, expect, factors, rungs), evidence.words if evidence else ""]
+    sentences = [
+        answer(rows, baseline, metric, expect, factors, rungs),
+        evidence.words if evidence else "",
+        amendments_sentence(data.facts),
+    ]
     simple = simple_baselines(data.arms, metric)
     names = metric_names(data.records)
     runs = [run for arm in data.arms for run in arm.runs]

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import re
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from blockyard.atomic_files import remove_temporary
 from blockyard.errors import UserError
 from blockyard.runs.lock import exclusive, held
-from blockyard.sweep.cells import JOB_FILES, SEARCH_LOCK
+from blockyard.runs.status import read_status
+from blockyard.sweep.cells import JOB_FILES, SEARCH_LOCK, Cell
 from blockyard.sweep.plan.compact_json import without_secrets
-from blockyard.sweep.plan.sweep_plan import FILE, SweepPlan
+from blockyard.sweep.plan.sweep_plan import FILE, Amendment, AskedFacts, PlanFacts, SweepPlan
 
 DESCRIPTIVE_KEYS = ("claim", "source", "header", "path")  # keys that change no run and no verdict
 _NAMED = 5  # arms that a message lists
 
 
-def store_plan(plan: SweepPlan) -> list[str]:
-    """Save the plan and return messages about it. A different older plan is kept as plan-<time>.json.
+class Stored(NamedTuple):
+    """A plan as it stands in its folder, with the registration of its question, and messages for the user."""
+
+    plan: SweepPlan
+    messages: list[str]
+
+
+def store_plan(plan: SweepPlan) -> Stored:
+    """Save the plan with the registration of its question. A different older plan is kept as plan-<time>.json.
 
     One planner stores at a time, so two that start together see each other's plan or none. A search
     without cells does not replace a plan that has cells: that one stays until the search has ended.
@@ -57,8 +70,9 @@ def refuse_other_question(plan: SweepPlan) -> None:
         )
 
 
-def _store(plan: SweepPlan) -> list[str]:
+def _store(plan: SweepPlan) -> Stored:
     messages: list[str] = []
+    old: SweepPlan | None = None
     searching = bool(plan.question.get("search")) and not plan.cells
     if os.path.lexists(plan.folder / FILE):
         try:
@@ -70,14 +84,61 @@ def _store(plan: SweepPlan) -> list[str]:
             change = f"the question has changed: {difference(old, plan)}" if changed else ""
             if searching and old.cells:
                 if changed:
-                    return [f"{change}; the old plan stays until the search has ended"]
-                return []
+                    return Stored(plan, [f"{change}; the old plan stays until the search has ended"])
+                return Stored(plan, [])
             if changed:
                 seconds = str(old.facts.get("time") or "before").partition(".")[0]
                 time = re.sub(r"[^\dTZ]", "", seconds)  # without colons, which not every file system takes
                 messages = [f"{change}; the old plan is kept as {_set_aside(plan, time)}"]
-    plan.save()
-    return messages
+    registered = replace(plan, facts={**plan.facts, "asked": _registration(plan, old)})
+    registered.save()
+    return Stored(registered, messages)
+
+
+def _registration(plan: SweepPlan, old: SweepPlan | None) -> AskedFacts:
+    """Return the registration of a plan's question; old: the plan that it replaces."""
+    digest = question_hash(plan)
+    time = plan.facts.get("time")
+    if old is None:
+        return {"hash": digest, "time": time, "finished": _finished(plan, plan.cells), "amendments": []}
+    before = old.facts.get("asked")
+    if before is None:  # a plan of an earlier release
+        before = {"hash": question_hash(old), "time": old.facts.get("time"), "finished": None, "amendments": []}
+    if before["hash"] == digest:
+        return before
+    amendments = list(before["amendments"])
+    finished = _finished(old, old.cells)
+    if finished:
+        amendment: Amendment = {"time": time, "keys": _changed_keys(old, plan) or ["arms"], "finished": finished}
+        amendments.append(amendment)
+    return {"hash": digest, "time": time, "finished": _finished(plan, plan.cells), "amendments": amendments}
+
+
+def _finished(plan: SweepPlan, cells: Iterable[Cell]) -> int:
+    return sum(read_status(plan.path(cell)).state == "done" for cell in cells)
+
+
+def question_hash(plan: SweepPlan) -> str:
+    """Return the SHA-256 of everything in a plan that decides its runs and its verdict; its words do not."""
+    question = {key: value for key, value in plan.question.items() if key not in DESCRIPTIVE_KEYS}
+    arms = [[arm.name, arm.overrides, arm.levels] for arm in plan.arms]
+    text = json.dumps(without_secrets([question, arms]), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def amendments_sentence(facts: PlanFacts) -> str:
+    """Return a sentence on the changes of a question after results of it were known; empty without any."""
+    amendments = facts["asked"]["amendments"] if "asked" in facts else []
+    if not amendments:
+        return ""
+    times = len(amendments) + 1
+    ordinal = {2: "2nd", 3: "3rd"}.get(times, f"{times}th")
+    changes = []
+    for amendment in amendments:
+        *most, last = [f"`{key}`" for key in amendment["keys"]]
+        keys = f"{', '.join(most)} and {last} were" if most else f"{last} was"
+        changes.append(f"{keys} changed after {amendment['finished']} of its cells had finished")
+    return f"Asked for the {ordinal} time: {'; then '.join(changes)}."
 
 
 def plan_content(plan: SweepPlan) -> object:
@@ -109,14 +170,19 @@ def difference(old: SweepPlan, new: SweepPlan) -> str:
         changes.append(f"{len(now & before)} runs as before, {len(now - before)} new")
         if before - now:
             changes.append(f"{len(before - now)} no longer part of it (their folders stay)")
-    keys = [
-        key
-        for key in dict.fromkeys([*new.question, *old.question])
-        if key not in (*DESCRIPTIVE_KEYS, "kind") and new.question.get(key) != old.question.get(key)
-    ]
+    keys = _changed_keys(old, new)
     if keys:
         changes.append(f"changed keys: {', '.join(keys)}")
     return "; ".join(changes) or "other arms are refused"
+
+
+def _changed_keys(old: SweepPlan, new: SweepPlan) -> list[str]:
+    """Return the keys of the question that differ, its words aside."""
+    keys = []
+    for key in dict.fromkeys([*new.question, *old.question]):
+        if key not in (*DESCRIPTIVE_KEYS, "kind") and new.question.get(key) != old.question.get(key):
+            keys.append(key)
+    return keys
 
 
 def _set_aside(plan: SweepPlan, suffix: str) -> str:

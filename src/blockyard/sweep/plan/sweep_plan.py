@@ -92,6 +92,28 @@ class SearchRecord(SearchFacts):
     arms: dict[str, ArmTrials]
 
 
+class Amendment(TypedDict):
+    """A change of the question after results of it were known: of which keys, after how many finished cells."""
+
+    time: str | None
+    keys: list[str]
+    finished: int
+
+
+class AskedFacts(TypedDict):
+    """The registration of a question.
+
+    hash: the SHA-256 of the question, its claim aside, and its arms; time: since when the plan has this hash
+    finished: cells of the plan that had finished by then; None for a plan of an earlier release
+    amendments: the earlier changes, the oldest first
+    """
+
+    hash: str
+    time: str | None
+    finished: int | None
+    amendments: list[Amendment]
+
+
 class PlanFacts(TypedDict, total=False):
     """The origin of a plan. One of an earlier release lacks later keys.
 
@@ -102,6 +124,7 @@ class PlanFacts(TypedDict, total=False):
     remarks: of `check` on the configs
     search: the trials, once they have ended
     match, ladder: the sizes that were solved for
+    asked: the registration of the question, set when the plan is stored
     """
 
     time: str
@@ -119,6 +142,7 @@ class PlanFacts(TypedDict, total=False):
     match: MatchedSizes
     ladder: LadderSizes
     search: SearchRecord
+    asked: AskedFacts
 
 
 @dataclass(frozen=True)

@@ -71,9 +71,10 @@ def run_search(
         return plan
     loop.report_failures()
     result = plan_with_chosen(plan, loop.arms, loop.facts, loop.seeds)
-    for line in history.store_plan(result):
+    stored = history.store_plan(result)
+    for line in stored.messages:
         say(line)
-    return result
+    return stored.plan
 
 
 def parallel_trials(executor: Executor, search: Search) -> int:
