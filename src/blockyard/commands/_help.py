@@ -18,24 +18,28 @@ def help_text(name: str) -> str:
     functions = functions_of(name)
     if any(function.call.__doc__ is None for function in functions):
         raise UserError("the help texts are docstrings, which PYTHONOPTIMIZE=2 and -OO remove; start without them")
-    usage, parts, examples = [], [], []
+    usage = []
+    parts = []
+    examples = []
     shown: set[str] = set()
     for function in functions:
-        new = [each for each in function.parameters if each.typed not in shown]
+        new = [parameter for parameter in function.parameters if parameter.typed not in shown]
         usage.append(_usage(name, function, new))
-        shown |= {each.typed for each in new if each.help}
+        shown |= {parameter.typed for parameter in new if parameter.help}
         text = OPTIONS.sub("", inspect.getdoc(function.call) or "")
         text, _, lines = text.partition("Examples:\n")
-        examples += lines.splitlines()
+        examples += [line.removeprefix("  ") for line in lines.splitlines()]
         parts += [text.strip("\n"), _table(new)]
-    parts = ["\n".join(usage), *parts, "\n".join(["Examples:", *(line.removeprefix("  ") for line in examples)])]
-    return "\n\n".join(part for part in parts if part and part != "Examples:") + "\n"
+    parts.insert(0, "\n".join(usage))
+    if examples:
+        parts.append("\n".join(["Examples:", *examples]))
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _usage(name: str, function: Function, new: list[Parameter]) -> str:
     """Return the line that shows how a function is called; new: the parameters that no function before it has."""
     start = f"blockyard {name} {function.word}".rstrip()
-    parts = [each.typed for each in function.positional]
+    parts = [parameter.typed for parameter in function.positional]
     if function.rest is not None:
         parts.append(f"[{function.rest.typed} ...]")
     for parameter in [*function.keywords, *function.flags]:
@@ -43,14 +47,11 @@ def _usage(name: str, function: Function, new: list[Parameter]) -> str:
             parts.append(parameter.typed)
         elif parameter in new:
             parts.append(f"[{parameter.typed.split(', ')[-1]}]")
-    text = textwrap.wrap(
-        " ".join([start, *(part.replace(" ", "\0") for part in parts)]),
-        WIDTH,
-        subsequent_indent=" " * 7,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return "\n".join(text).replace("\0", " ")
+    # A part such as `[--workers N]` is not broken at its space, which textwrap does not see.
+    line = " ".join([start, *(part.replace(" ", "\0") for part in parts)])
+    indent = " " * 7
+    lines = textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace("\0", " ")
 
 
 def _table(parameters: list[Parameter]) -> str:

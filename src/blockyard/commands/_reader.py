@@ -29,9 +29,12 @@ def read(name: str, arguments: Sequence[str]) -> tuple[Function, list[Any], dict
     title = f"{name} {function.word}".strip()
     for flag in flags:
         if flag not in [parameter.name for parameter in function.flags]:
-            others = [other for other in functions if flag in [parameter.name for parameter in other.flags]]
-            calls = " and ".join(f"`blockyard {name} {other.word}".rstrip() + "`" for other in others)
-            raise UserError(f"--{flag.removesuffix('_').replace('_', '-')} is for {calls}")
+            calls = []
+            for other in functions:
+                if flag in [parameter.name for parameter in other.flags]:
+                    call = f"blockyard {name} {other.word}".rstrip()
+                    calls.append(f"`{call}`")
+            raise UserError(f"--{flag.removesuffix('_').replace('_', '-')} is for {' and '.join(calls)}")
     keyed, texts = _taken(function, texts)
     positional, texts = _placed(title, function, texts)
     _check_rest(title, functions, function, texts)
@@ -44,14 +47,21 @@ def read(name: str, arguments: Sequence[str]) -> tuple[Function, list[Any], dict
         elif parameter.name in keyed:
             values[parameter.name] = _read_value(parameter, keyed[parameter.name])
         elif parameter.required and parameter.is_keyword:
-            needed = [each.typed for each in function.keywords if each.required]
+            needed = [keyword.typed for keyword in function.keywords if keyword.required]
             earlier = needed[: needed.index(parameter.typed)]
-            beside = f" beside {' '.join(earlier)}" if earlier else ""
+            beside = ""
+            if earlier:
+                beside = f" beside {' '.join(earlier)}"
             raise UserError(f"{title} needs {parameter.typed} ({parameter.help}){beside}")
-    keywords = {each.name: values[each.name] for each in function.parameters if each.name in values and not each.group}
+    keywords: dict[str, Any] = {}
+    fields: dict[str, dict[str, Any]] = {group: {} for group in function.groups}
+    for parameter in function.parameters:
+        if parameter.name in values and parameter.group:
+            fields[parameter.group][parameter.name] = values[parameter.name]
+        elif parameter.name in values:
+            keywords[parameter.name] = values[parameter.name]
     for group, kind in function.groups.items():
-        fields = [each.name for each in function.parameters if each.group == group]
-        keywords[group] = kind(**{name: values[name] for name in fields if name in values})
+        keywords[group] = kind(**fields[group])
     return function, [*positional, *texts], keywords
 
 
@@ -59,16 +69,19 @@ def _chosen(name: str, functions: list[Function], texts: list[str]) -> tuple[Fun
     """Return the function that a word or a key chooses, and the arguments without the word."""
     words = {function.word: function for function in functions if function.word}
     if words:
-        default = functions[0] if not functions[0].word else None
-        candidates = texts[:1] if default else [text for text in texts if "=" not in text]
-        word = candidates[0] if candidates else ""
-        if word in words:
-            place = texts.index(word)
-            return words[word], texts[:place] + texts[place + 1 :]
-        if default is None:
-            problem = f", not {' '.join(candidates)}" if candidates else ""
-            raise UserError(f"{name} needs what to do: {' or '.join(words)}{problem}")
-        return default, texts
+        default = functions[0]
+        candidates = [text for text in texts if "=" not in text]
+        if not default.word:  # only the first argument can be a word; later ones are the default function's
+            candidates = texts[:1]
+        if candidates and candidates[0] in words:
+            place = texts.index(candidates[0])
+            return words[candidates[0]], texts[:place] + texts[place + 1 :]
+        if not default.word:
+            return default, texts
+        problem = ""
+        if candidates:
+            problem = f", not {' '.join(candidates)}"
+        raise UserError(f"{name} needs what to do: {' or '.join(words)}{problem}")
     chosen = []
     for function in functions[1:]:
         values = [text.partition("=")[2] for text in texts if text.startswith(f"{function.key}=")]
@@ -79,7 +92,9 @@ def _chosen(name: str, functions: list[Function], texts: list[str]) -> tuple[Fun
     if len(chosen) > 1:
         asked = " and ".join(function.chosen_by for function in chosen)
         raise UserError(f"{asked} exclude each other; leave all but one out")
-    return chosen[0] if chosen else functions[0], texts
+    if chosen:
+        return chosen[0], texts
+    return functions[0], texts
 
 
 def _taken(function: Function, texts: list[str]) -> tuple[dict[str, list[str]], list[str]]:
@@ -88,11 +103,9 @@ def _taken(function: Function, texts: list[str]) -> tuple[dict[str, list[str]], 
     others = []
     for text in texts:
         key, equals, _ = text.partition("=")
-        for parameter in function.keywords if equals else ():
-            keys: Keys | None = parameter.meta(Keys)
-            if keys.matches(key) if keys is not None else key == parameter.key:
-                keyed.setdefault(parameter.name, []).append(text)
-                break
+        takers = [parameter for parameter in function.keywords if equals and parameter.takes(key)]
+        if takers:
+            keyed.setdefault(takers[0].name, []).append(text)
         else:
             others.append(text)
     return keyed, others
@@ -116,19 +129,27 @@ def _placed(title: str, function: Function, texts: list[str]) -> tuple[list[str]
         return [], texts
     names = [text for text in texts if "=" not in text]
     count = len(function.positional)
-    if len(names) == count or (len(names) > count and function.rest is not None and not function.rest.value.everything):
+    takes_more = function.rest is not None and not function.rest.value.everything
+    if len(names) == count or (len(names) > count and takes_more):
         return names[:count], [text for text in texts if "=" in text] + names[count:]
-    nouns = [each.value.metavar.replace("_", " ").replace("|", " or ").lower() for each in function.positional]
+    nouns = []
+    for parameter in function.positional:
+        nouns.append(parameter.value.metavar.replace("_", " ").replace("|", " or ").lower())
     problem = ""
-    if count == 1:
-        problem = f", not {len(names)} ({', '.join(names)})" if names else ", and none is named"
+    if count == 1 and names:
+        problem = f", not {len(names)} ({', '.join(names)})"
+    elif count == 1:
+        problem = ", and none is named"
     raise UserError(f"{title} takes one {' and one '.join(nouns)}{problem}; for example `{function.example}`")
 
 
 def _check_rest(title: str, functions: list[Function], function: Function, texts: list[str]) -> None:
     """Raise UserError for an argument that the function does not take."""
     rest = function.rest
-    keys = list(dict.fromkeys(key for other in functions for each in other.keywords for key in each.keys))
+    keys: list[str] = []
+    for other in functions:
+        for parameter in other.keywords:
+            keys += [key for key in parameter.keys if key not in keys]
     listed = f"(options: {', '.join(keys)})"
     for text in texts:
         key, equals, _ = text.partition("=")
@@ -155,15 +176,24 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, name: str, functions: Sequence[Function]) -> None:
         super().__init__(prog=f"blockyard {name}", add_help=False, allow_abbrev=False)
-        self.parameters = {each.key: each for function in functions for each in function.flags}
-        self.known = [key for function in functions for each in function.keywords for key in each.keys]
+        self.parameters: dict[str, Parameter] = {}  # the flags, by their long form
+        self.known: list[str] = []  # keys of the command
+        for function in functions:
+            self.parameters |= {parameter.key: parameter for parameter in function.flags}
+            for parameter in function.keywords:
+                self.known += parameter.keys
         self.add_argument("texts", nargs="*")
         self.add_argument("--config-dir", "-cd", dest="config_dirs", action="append", default=[], metavar="DIR")
         for key, parameter in self.parameters.items():
-            form = parameter.flag
+            names = [key]
+            if parameter.flag and parameter.flag.short:
+                names.append(parameter.flag.short)
             options: dict[str, Any] = {"dest": parameter.name, "default": argparse.SUPPRESS}
-            options |= {"action": "store_true"} if parameter.reader is boolean else {"type": _flag_type(parameter)}
-            self.add_argument(key, *filter(None, [form.short if form else ""]), **options)
+            if parameter.reader is boolean:
+                options["action"] = "store_true"
+            else:
+                options["type"] = _flag_type(parameter)
+            self.add_argument(*names, **options)
 
     def read(self, arguments: Sequence[str]) -> tuple[dict[str, Any], list[str], list[str]]:
         """Return the flags that are given, the folders of --config-dir, and the other arguments in order."""
@@ -191,8 +221,9 @@ class Parser(argparse.ArgumentParser):
         named = re.fullmatch(r"argument ([^:\s/]+)(?:[\s/][^:]*)?: (.*)", message)
         flag, text = named.groups() if named else ("command line", message)
         if text == "expected one argument":
-            choices = self.parameters[flag].choices if flag in self.parameters else ()
-            text = f"a value is missing, one of {', '.join(choices)}" if choices else "a value is missing"
+            text = "a value is missing"
+            if flag in self.parameters and self.parameters[flag].choices:
+                text += f", one of {', '.join(self.parameters[flag].choices)}"
         elif text.startswith("ignored explicit argument"):
             text = "takes no value"
         raise UserError(f"{flag}: {text}")
@@ -209,14 +240,16 @@ class Parser(argparse.ArgumentParser):
             argument = rest.pop(0)
             if argument in forms:
                 key, form = forms[argument]
-                value = rest.pop(0) if rest and form.follows(rest[0]) else form.bare
+                value = form.bare
+                if rest and form.follows(rest[0]):
+                    value = rest.pop(0)
                 argument = f"{key}={value}"
             joined.append(argument)
         return joined
 
 
 def _flag_type(parameter: Parameter) -> Reader:
-    """Return the reader of a flag's value, whose error argparse shows."""
+    """Return the reader of a flag's value, with the error that argparse shows."""
 
     def read(text: str) -> Any:
         try:
@@ -228,11 +261,12 @@ def _flag_type(parameter: Parameter) -> Reader:
 
 
 def _value_of(flag: str, arguments: Sequence[str]) -> str:
-    """Return what follows an unknown flag, `last` of `--resume last`; VALUE where nothing does."""
+    """Return the value of an unknown flag, `last` of `--resume last`; VALUE where no value follows."""
     for text, following in zip(arguments, [*arguments[1:], ""], strict=True):
         name, equals, value = text.partition("=")
         if name == flag:
-            value = value if equals else following
+            if not equals:
+                value = following
             if value and not value.startswith("-") and ("=" not in value or equals):
                 return value
             return "VALUE"

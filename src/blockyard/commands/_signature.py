@@ -3,8 +3,8 @@
     @command()
     def soup(*runs: Run, out: Folder, weights: Literal["uniform", "greedy"] = "uniform", ...) -> None:
 
-    name            before the star: an argument without a `=`, which has to be there
-    *names          the other arguments without a `=`; with `everything`, those with a `=` too
+    name            before the star: a required argument without a `=`
+    *names          the other arguments without a `=`; with `everything`, other arguments with a `=` too
     key=value       a parameter behind the star, in order; `key_` stands for a key that is a name of Python's
     --flag value    such a parameter of type Flag[...]
 
@@ -37,7 +37,8 @@ _FUNCTIONS: dict[str, list[Function]] = {}  # by module
 def command(*, word: str = "", key: str = "") -> Callable[[F], F]:
     """Make a function a command of its module's name.
 
-    word: the first argument that chooses it among the functions of the module; key: the key that does
+    word: the first argument that chooses the function among those of its module
+    key: the key that chooses it
     """
 
     def register(function: F) -> F:
@@ -72,21 +73,22 @@ class Parameter:
 
     def meta(self, kind: type) -> Any:
         """Return the metadata of a class; None where the type has none."""
-        return next((each for each in self.metadata if isinstance(each, kind)), None)
+        return next((entry for entry in self.metadata if isinstance(entry, kind)), None)
 
     @property
     def flag(self) -> FlagForm | None:
-        """How a flag is typed; None for a key or a name."""
+        """The form of a flag; None for a key or a name."""
         form: FlagForm | None = self.meta(FlagForm)
         return form
 
     @property
     def value(self) -> Value:
-        """How the value is written: an outer Value replaces what an inner one says."""
+        """The form of the value, merged from all Values of the type: the fields of an outer one win."""
         merged = Value()
-        for value in self.metadata:
+        for value in self.metadata:  # from the inside out
             if isinstance(value, Value):
-                merged = replace(merged, **{field: said for field, said in vars(value).items() if said})
+                fields = {name: field for name, field in vars(value).items() if field}
+                merged = replace(merged, **fields)
         return merged
 
     @property
@@ -98,8 +100,10 @@ class Parameter:
     @property
     def key(self) -> str:
         """The parameter as it is typed."""
-        bare = self.name.removesuffix("_")
-        return f"--{bare.replace('_', '-')}" if self.flag else bare
+        name = self.name.removesuffix("_")
+        if self.flag:
+            return f"--{name.replace('_', '-')}"
+        return name
 
     @property
     def keys(self) -> list[str]:
@@ -108,6 +112,13 @@ class Parameter:
         if keys is None:
             return [self.key]
         return [f"{keys.prefix}{name}" for name in keys.names or ()]
+
+    def takes(self, key: str) -> bool:
+        """Return whether an argument `key=value` is for this parameter."""
+        keys: Keys | None = self.meta(Keys)
+        if keys is not None:
+            return keys.matches(key)
+        return key == self.key
 
     @property
     def required(self) -> bool:
@@ -118,12 +129,14 @@ class Parameter:
     def help(self) -> str:
         """The help of the parameter, and its default."""
         text = self.own_help or self.value.help
-        shown = "true" if self.default is True else self.default
-        if isinstance(shown, tuple):
-            shown = ",".join(map(str, shown))
-        plain = isinstance(shown, str | int | float) and shown is not False and shown != ""
-        if plain and not self.required:
-            return f"{text}; default {shown}"
+        default = self.default
+        if default is True:
+            default = "true"
+        elif isinstance(default, tuple):
+            default = ",".join(map(str, default))
+        # Neither `False`, as a switch that is not given is off, nor the class that marks a missing default.
+        if isinstance(default, str | int | float) and default is not False and default != "":
+            return f"{text}; default {default}"
         return text
 
     @property
@@ -133,31 +146,40 @@ class Parameter:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values of a Literal."""
-        return _choices(self.annotation)
+        """The values of a Literal; none of another type."""
+        plain = _plain_type(self.annotation)
+        if get_origin(plain) is Literal:
+            return get_args(plain)
+        return ()
 
     @property
     def metavar(self) -> str:
-        """Stands for the value in `--help`."""
+        """The name of the value in `--help`; of a switch the value that changes the default."""
         if self.value.metavar:
             return self.value.metavar
         if self.reader is boolean:
             return "false" if self.default is True else "true"
+        if self.choices:
+            return "|".join(self.choices)
         names = {int: "N", float: "X", str: "TEXT"}
-        return "|".join(self.choices) or names.get(_plain_type(self.annotation), "VALUE")
+        return names.get(_plain_type(self.annotation), "VALUE")
 
     @property
     def typed(self) -> str:
         """The parameter with its value, as `--help` shows it."""
         keys: Keys | None = self.meta(Keys)
         if self.flag:
-            bare = f"[{self.metavar}]" if self.flag.bare is not None else self.metavar
-            short = f"{self.flag.short}, " if self.flag.short else ""
+            text = self.key
+            if self.flag.short:
+                text = f"{self.flag.short}, {text}"
             if self.reader is boolean:
-                return f"{short}{self.key}"
-            return f"{short}{self.key} {bare}"
+                return text
+            if self.flag.bare is not None:  # the value may be left out
+                return f"{text} [{self.metavar}]"
+            return f"{text} {self.metavar}"
         if keys is not None:
-            return f"{keys.prefix}{'|'.join(keys.names) if keys.names else 'OPTION'}={self.value.metavar or 'VALUE'}"
+            names = "|".join(keys.names or ("OPTION",))
+            return f"{keys.prefix}{names}={self.value.metavar or 'VALUE'}"
         if self.kind is inspect.Parameter.KEYWORD_ONLY:
             return f"{self.key}={self.metavar}"
         return self.value.metavar or self.key.upper()
@@ -180,35 +202,33 @@ class Function:
     def groups(self) -> dict[str, type]:
         """The dataclasses of parameters by name."""
         hints = get_type_hints(self.call)
-        return {each.group: hints[each.group] for each in self.parameters if each.group}
+        return {parameter.group: hints[parameter.group] for parameter in self.parameters if parameter.group}
 
     @cached_property
     def positional(self) -> list[Parameter]:
         """The parameters before the star."""
-        return [each for each in self.parameters if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        return [parameter for parameter in self.parameters if parameter.kind is kind]
 
     @cached_property
     def rest(self) -> Parameter | None:
         """The parameter with the star."""
-        return next((each for each in self.parameters if each.kind is inspect.Parameter.VAR_POSITIONAL), None)
+        kind = inspect.Parameter.VAR_POSITIONAL
+        return next((parameter for parameter in self.parameters if parameter.kind is kind), None)
 
     @cached_property
     def flags(self) -> list[Parameter]:
         """The parameters that are flags."""
-        return [each for each in self.parameters if each.flag]
+        return [parameter for parameter in self.parameters if parameter.flag]
 
     @cached_property
     def keywords(self) -> list[Parameter]:
         """The parameters that are read from `key=value`."""
-        return [each for each in self.parameters if each.is_keyword]
+        return [parameter for parameter in self.parameters if parameter.is_keyword]
 
     def takes(self, key: str) -> bool:
         """Return whether a key is one of the function's own."""
-        for parameter in self.keywords:
-            keys: Keys | None = parameter.meta(Keys)
-            if keys.matches(key) if keys is not None else key == parameter.key:
-                return True
-        return False
+        return any(parameter.takes(key) for parameter in self.keywords)
 
     @property
     def example(self) -> str:
@@ -219,8 +239,10 @@ class Function:
     @property
     def chosen_by(self) -> str:
         """The argument that chooses the function: `write=true`, `resolution=`."""
-        is_switch = any(each.key == self.key and each.reader is boolean for each in self.parameters)
-        return f"{self.key}={'true' if is_switch else ''}"
+        for parameter in self.parameters:
+            if parameter.key == self.key and parameter.reader is boolean:
+                return f"{self.key}=true"
+        return f"{self.key}="
 
 
 def _parameters(call: Callable[..., Any], group: str = "") -> Iterator[Parameter]:
@@ -255,35 +277,43 @@ def _plain_type(annotation: Any) -> Any:
     return annotation
 
 
-def _choices(annotation: Any) -> tuple[str, ...]:
-    plain = _plain_type(annotation)
-    if get_origin(plain) is Literal:
-        return get_args(plain)
-    return ()
-
-
 def _reader_of(annotation: Any) -> Reader:
-    """Return the reader of a type: that of its metadata, else by the type and its bounds."""
+    """Return the reader of a type: from its metadata, else by the type and its bounds."""
+    least: Any = 0
+    above: Any = None
+    most: Any = None
     metadata = list(_metadata(annotation))
-    for each in reversed(metadata):
-        if isinstance(each, Value) and each.read is not None:
-            return each.read
+    for entry in reversed(metadata):  # an outer reader wins
+        if isinstance(entry, Value) and entry.read is not None:
+            return entry.read
+        if isinstance(entry, Ge):
+            least = entry.ge
+        elif isinstance(entry, Gt):
+            above = entry.gt
+        elif isinstance(entry, Le):
+            most = entry.le
     plain = _plain_type(annotation)
-    least: Any = next((each.ge for each in metadata if isinstance(each, Ge)), 0)
-    above: Any = next((each.gt for each in metadata if isinstance(each, Gt)), None)
-    most: Any = next((each.le for each in metadata if isinstance(each, Le)), None)
     if get_origin(plain) is Literal:
         return one_of(*get_args(plain))
     if plain is int:
         return integer(least, most)
     if plain is float:
-        limit = float("inf") if most is None else most
-        return number(least if above is None else above, limit, exclusive=above is not None)
-    return boolean if plain is bool else str
+        if most is None:
+            most = float("inf")
+        if above is not None:
+            return number(above, most, exclusive=True)
+        return number(least, most)
+    if plain is bool:
+        return boolean
+    return str
 
 
 def _option_helps(docstring: str) -> dict[str, str]:
     """Return the lines under "Options:" of a docstring by name."""
     section = OPTIONS.search(docstring)
-    lines = re.finditer(r"^ {4}(\w+): *(.+(?:\n {5,}.+)*)", section[1] if section else "", re.MULTILINE)
-    return {line[1]: " ".join(line[2].split()) for line in lines}
+    if section is None:
+        return {}
+    helps = {}
+    for option in re.finditer(r"^ {4}(\w+): *(.+(?:\n {5,}.+)*)", section[1], re.MULTILINE):
+        helps[option[1]] = " ".join(option[2].split())
+    return helps

@@ -84,7 +84,8 @@ def compare(
     formats = {"--markdown": markdown, "--latex": latex, "--csv": csv, "--runs": runs, "--html": html}
     files = {flag: file for flag, file in formats.items() if file is not None}
     named = [file for file in files.values() if file not in ("", "-")]
-    if twice := [flag for flag, file in files.items() if named.count(file) > 1]:
+    twice = [flag for flag, file in files.items() if named.count(file) > 1]
+    if twice:
         raise UserError(f"{' and '.join(twice)} name one file, {files[twice[0]]}; give each its own")
     from blockyard.report import comparison
     from blockyard.report.load.resolve import load_selection
@@ -114,7 +115,8 @@ def compare(
         for flag, file in files.items():
             _write(flag, file, data, index)
         if not files:
-            sys.stdout.write("\n" if index > 1 else "")
+            if index > 1:
+                sys.stdout.write("\n")
             show(data)
 
 
@@ -143,7 +145,10 @@ def _each_task(of_task: Callable[[int], Comparison], count: Callable[[], int]) -
 
 
 def _write(flag: str, file: str, data: Comparison, index: int) -> None:
-    """Write one format. index: of the task, from 1; files of the second and later ones are FILE-2, FILE-3, ..."""
+    """Write a comparison in the format of a flag.
+
+    index: the number of the task, from 1; files of the second and later tasks are FILE-2, FILE-3, ...
+    """
     if flag == "--html" and not file:
         raise UserError("--html: a file is missing; --html report.html, or --html - for standard output")
     if file in ("", "-"):
@@ -154,7 +159,10 @@ def _write(flag: str, file: str, data: Comparison, index: int) -> None:
     from blockyard.report.page import write
 
     path = local_path(file, flag)
-    path = path if index == 1 else path.with_name(f"{path.stem}-{index}{path.suffix}")
+    shown = file
+    if index > 1:
+        path = path.with_name(f"{path.stem}-{index}{path.suffix}")
+        shown = str(path)
     try:
         if flag == "--html":
             write(data.as_dict(), path)
@@ -162,10 +170,11 @@ def _write(flag: str, file: str, data: Comparison, index: int) -> None:
             write_text(path, _writer(flag)(data))
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
-    sys.stderr.write(f"{path if index > 1 else file}\n")
+    sys.stderr.write(f"{shown}\n")
 
 
 def _writer(flag: str) -> Callable[[Comparison], str]:
+    """Return the function that writes a comparison in the format of a flag."""
     if flag == "--html":
         from blockyard.report.page import render
 
@@ -180,4 +189,6 @@ def _writer(flag: str) -> Callable[[Comparison], str]:
         return latex
     from blockyard.report.render import csv
 
-    return csv.csv if flag == "--csv" else csv.runs
+    if flag == "--csv":
+        return csv.csv
+    return csv.runs

@@ -51,17 +51,21 @@ def completion(*shell: Annotated[str, Value("bash|zsh|fish", values=tuple(SCRIPT
 
 def run(arguments: Sequence[str]) -> int:
     """Print the completions of a line, for the scripts."""
-    # What stands before the command on its line, such as a variable, is not of interest; nor is the path to it.
-    match = re.search(r"(?:^|[\s/])(blockyard\s.*)", arguments[0] if arguments else "", re.DOTALL)
+    line = arguments[0] if arguments else ""
+    # Text before the command on its line, such as a variable, is not of interest; nor is the path to it.
+    match = re.search(r"(?:^|[\s/])(blockyard\s.*)", line, re.DOTALL)
     if match:
-        sys.stdout.write("".join(f"{completion}\n" for completion in complete(match[1])))
+        for candidate in complete(match[1]):
+            sys.stdout.write(f"{candidate}\n")
     return 0
 
 
 def complete(line: str) -> list[str]:
     """Return the completions of the last argument of a line."""
     arguments = line.split()
-    typed = "" if line.endswith(" ") else arguments.pop()
+    typed = ""
+    if not line.endswith(" "):
+        typed = arguments.pop()
     candidates: list[str] = []
     if len(arguments) == 1:
         candidates = list(COMMANDS)
@@ -71,33 +75,39 @@ def complete(line: str) -> list[str]:
 
 
 def _of_command(name: str, before: list[str], typed: str) -> list[str]:
-    """Return what may follow a command and the arguments before."""
+    """Return the candidates for the argument of a command that follows the arguments `before`."""
     functions = functions_of(name)
     words = [function.word for function in functions if function.word]
     names = [text for text in before if "=" not in text and not text.startswith("-")]
     chosen = [function for function in functions if names and function.word == names[0]]
     if chosen:
-        functions, names, words = chosen, names[1:], []
-    flags = {each.key: each for function in functions for each in function.flags}
+        functions = chosen
+        names = names[1:]
+        words = []
+    flags = {flag.key: flag for function in functions for flag in function.flags}
     if before and before[-1] in flags and flags[before[-1]].reader is not boolean:
         return _values(flags[before[-1]], before, typed)
     if typed.startswith("-"):
         return Parser(name, functions).flags()
     key, equals, _ = typed.partition("=")
-    keywords = [each for function in functions for each in function.keywords]
-    for parameter in keywords if equals else ():
-        if parameter.key == key:
-            return [f"{key}={value}" for value in _values(parameter, before, typed)]
+    for function in functions:
+        for parameter in function.keywords:
+            if equals and parameter.key == key:
+                return [f"{key}={value}" for value in _values(parameter, before, typed)]
     candidates = [] if names else words
     for function in functions:
         if len(names) < len(function.positional):
             candidates += _values(function.positional[len(names)], before, typed)
-        candidates += [f"{key}=" for each in function.keywords for key in each.keys]
+        for parameter in function.keywords:
+            candidates += [f"{name}=" for name in parameter.keys]
         if function.rest is not None and len(names) >= len(function.positional):
             candidates += _values(function.rest, before, typed)
     return candidates
 
 
 def _values(parameter: Parameter, before: list[str], typed: str) -> list[str]:
+    """Return the values of a parameter that a shell offers."""
     values = parameter.value.values
-    return list(values(before, typed) if callable(values) else values or parameter.choices)
+    if callable(values):
+        return list(values(before, typed))
+    return list(values or parameter.choices)

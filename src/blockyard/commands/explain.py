@@ -56,7 +56,8 @@ def explain(
     budget = [f"match.{key}={value}" for key, value in (match or {}).items()]
     if not names:
         raise UserError("explain needs family=choice, such as token_mixer=attention; `blockyard list` shows them")
-    screen, folders = console(), check_config_dirs(config_dirs, names)
+    screen = console()
+    folders = check_config_dirs(config_dirs, names)
     packages = list(allow)
     for text in names:
         family, equals, name = text.partition("=")
@@ -70,13 +71,14 @@ def explain(
         for line in _lines(choice, folders, packages):
             screen.print(line)
         if budget:
-            allowing = [f"allow=[{','.join(packages)}]"] if packages else []
-            overrides = [f"{choice.family}={choice.name}", *budget, *allowing]
+            overrides = [f"{choice.family}={choice.name}", *budget]
+            if packages:
+                overrides.append(f"allow=[{','.join(packages)}]")
             screen.print(f"\n  matched    {_matched(overrides, config_dirs)}")
 
 
 def _matched(overrides: list[str], config_dirs: Sequence[str]) -> str:
-    """The size at which a choice comes nearest to a budget, with the defaults in all other families."""
+    """Return the size at which a choice comes nearest to a budget, with the defaults in all other families."""
     from blockyard.config.compose import compose
     from blockyard.config.size_matching import describe_match
 
@@ -87,6 +89,7 @@ def _matched(overrides: list[str], config_dirs: Sequence[str]) -> str:
 
 
 def _find(family: str, name: str, folders: tuple[Path, ...]) -> catalog.Choice:
+    """Return the choice of `family=name`, or of a name alone that one family has. Raises UserError."""
     from blockyard.config.overrides import meant_by
 
     groups = catalog.groups()
@@ -105,7 +108,7 @@ def _find(family: str, name: str, folders: tuple[Path, ...]) -> catalog.Choice:
 
 
 def _unknown(name: str, choice: str, folders: tuple[Path, ...]) -> str:
-    """The message about a name that is no family and, where no choice is given, no choice and no option."""
+    """Return the message about an unknown family; without a choice, about an unknown family, choice or option."""
     from blockyard.config.known_keys import absent
 
     groups = catalog.groups()
@@ -115,18 +118,25 @@ def _unknown(name: str, choice: str, folders: tuple[Path, ...]) -> str:
         return f"{name}: unknown family{did_you_mean(name, groups)} (families: {', '.join(groups)})"
     meanings = {family: [family] for family in groups}
     for family in groups:
-        for each in catalog.choices(family, folders):
-            meanings.setdefault(each, []).append(f"{family}={each}")
+        for known in catalog.choices(family, folders):
+            meanings.setdefault(known, []).append(f"{family}={known}")
     for place in _option_places(None, folders, []):
         meanings.setdefault(place.name, []).append(place.key)
-    hints = list(dict.fromkeys(text for each in near(name, meanings)[:1] for text in meanings[each]))
-    hint = f"; did you mean {fold(hints)}?" if hints else ""
+    hint = ""
+    nearest = near(name, meanings)
+    if nearest:
+        hint = f"; did you mean {fold(list(dict.fromkeys(meanings[nearest[0]])))}?"
     return f"{name}: unknown family, choice or option{hint} (families: {', '.join(groups)})"
 
 
 @dataclasses.dataclass(frozen=True)
 class OptionPlace:
-    """An option of one choice. key: as an override names it; option: from the signature; default: with this choice"""
+    """An option of one choice.
+
+    key: the option as an override names it
+    option: from the signature
+    default: with this choice
+    """
 
     key: str
     choice: str
@@ -140,9 +150,9 @@ class OptionPlace:
 
 
 def _option_places(name: str | None, folders: tuple[Path, ...], allow: list[str]) -> list[OptionPlace]:
-    """Every option of this name, `qk_norm` or `token_mixer.qk_norm`, in all choices; every option for None.
+    """Return every option of this name, `qk_norm` or `token_mixer.qk_norm`, in all choices; every option for None.
 
-    Where no component has one, those that are called so elsewhere: `d_model` finds model.dim.
+    For a name of another library it returns the options that are called so there: `d_model` finds model.dim.
     """
     from blockyard.config.defaults import whole_node
     from blockyard.config.known_keys import options_for
@@ -167,7 +177,7 @@ def _option_places(name: str | None, folders: tuple[Path, ...], allow: list[str]
 
 
 def _option_table(matches: Sequence[OptionPlace]) -> Any:
-    """A row for each meaning of an option, with all choices that share it."""
+    """Return a table with a row for each meaning of an option, and all choices that share it."""
     choices: dict[tuple[str, ...], list[str]] = {}
     for place in matches:
         row = (place.key, place.option.describe(), _default_text(place.default), place.option.help)
@@ -179,11 +189,14 @@ def _option_table(matches: Sequence[OptionPlace]) -> Any:
 
 
 def _lines(choice: catalog.Choice, folders: tuple[Path, ...], allow: list[str]) -> Iterator[Any]:
+    """Yield the description of a choice, as texts and tables to print."""
     from rich.text import Text
 
     from blockyard.config.untrusted.targets import allowed
 
-    doc = catalog.docstring(choice.target) if choice.target else ""
+    doc = ""
+    if choice.target:
+        doc = catalog.docstring(choice.target)
     yield Text(f"{choice.family}={choice.name}", style="bold")
     yield f"  {choice.summary}"
     for heading in ("Source", "Reference", "Equation", "Cost"):
@@ -198,14 +211,15 @@ def _lines(choice: catalog.Choice, folders: tuple[Path, ...], allow: list[str]) 
         yield f"\n  its options and what it declares: add 'allow=[{choice.target.split('.')[0]}]'"
     else:
         yield ""
-        yield from (f"  {line}" for line in choice.path.read_text(encoding="utf-8").rstrip().splitlines())
+        for line in choice.path.read_text(encoding="utf-8").rstrip().splitlines():
+            yield f"  {line}"
         yield from _options_of_parts(choice, allow)
     yield ""
     yield from _command(choice, folders, allow)
 
 
 def _command(choice: catalog.Choice, folders: tuple[Path, ...], allow: list[str]) -> Iterator[str]:
-    """A command to copy, and what it needs besides."""
+    """Yield a command to copy, and the data or packages that it needs."""
     from blockyard.config.runnable import runnable
     from blockyard.config.untrusted.targets import allowed
 
@@ -215,13 +229,16 @@ def _command(choice: catalog.Choice, folders: tuple[Path, ...], allow: list[str]
     if choice.target and not allowed(choice.target, allow):
         return
     command = runnable(choice, folders, allow)
-    more = [f"--config-dir {folder}" for folder in folders] + ([f"'allow=[{','.join(allow)}]'"] if allow else [])
-    yield "  " + " ".join(("blockyard train", *command.overrides, *more))
+    line = ["blockyard train", *command.overrides, *(f"--config-dir {folder}" for folder in folders)]
+    if allow:
+        line.append(f"'allow=[{','.join(allow)}]'")
+    yield f"  {' '.join(line)}"
     if command.needs:
         yield f"  needs: {command.needs}"
 
 
 def _options(choice: catalog.Choice, allow: list[str]) -> Iterator[Any]:
+    """Yield the table of the options of a choice's class."""
     from blockyard.config.alternatives import default_pick
     from blockyard.config.schema import options
     from blockyard.config.untrusted.targets import locate
@@ -230,14 +247,16 @@ def _options(choice: catalog.Choice, allow: list[str]) -> Iterator[Any]:
     pick = default_pick(choice, allow)
     rows = table(None, "option", "type", "default", "what it does")
     for name, option in signature.items():
-        default = pick.options.get(name, option.default) if pick else option.default
+        default = option.default
+        if pick:
+            default = pick.options.get(name, default)
         rows.add_row(f"{choice.family}.{name}", option.describe(), _default_text(default), option.help)
     yield ""
     yield rows if signature else "  no options"
 
 
 def _options_of_parts(choice: catalog.Choice, allow: list[str]) -> Iterator[Any]:
-    """The options of the nodes that a YAML names below its top level, such as callbacks."""
+    """Yield the table of the options of nodes below the top level of a YAML file, such as callbacks."""
     from blockyard.config.schema import options
     from blockyard.config.untrusted.targets import allowed, locate
 
@@ -253,15 +272,16 @@ def _options_of_parts(choice: catalog.Choice, allow: list[str]) -> Iterator[Any]
 
 
 def _default_text(default: Any) -> str:
-    """A default as it is typed; a factory as the name of its class, and nodes by name as the names."""
+    """Return a default as it is typed; of a factory the name of its class, of nodes by name the names."""
     from blockyard.config.schema import REQUIRED
 
     if default is REQUIRED:
         return "(required)"
     if isinstance(default, dict):
-        lists = all(isinstance(value, list) for value in default.values())
-        named = (f"{name}: {_default_text(value)}" for name, value in default.items())
-        return ", ".join(named if lists else default) or "{}"
+        names = list(default)
+        if all(isinstance(value, list) for value in default.values()):
+            names = [f"{name}: {_default_text(value)}" for name, value in default.items()]
+        return ", ".join(names) or "{}"
     if isinstance(default, tuple | list):
         return f"[{', '.join(map(_default_text, default))}]"
     product = getattr(default, "func", None)
@@ -275,16 +295,21 @@ def _default_text(default: Any) -> str:
 
 
 def _declares(choice: catalog.Choice, allow: list[str]) -> Iterator[str]:
-    """The declarations that the family's contract names (traits, axes, ports, ...), under the choice's own options."""
+    """Yield the declarations that the family's contract names (traits, axes, ports), with the choice's own options."""
     from blockyard.config.alternatives import default_pick
     from blockyard.config.build import CONTRACTS
     from blockyard.config.untrusted.targets import locate
     from blockyard.contracts import TokenMixer
 
-    target, pick = locate(str(choice.target)), default_pick(choice, allow)
-    options = pick.options if pick is not None else {}
+    target = locate(str(choice.target))
+    pick = default_pick(choice, allow)
+    options: Mapping[str, Any] = {}
+    if pick is not None:
+        options = pick.options
     contract = CONTRACTS.get(choice.family, object)
-    names = inspect.get_annotations(contract) if contract.__module__.startswith("blockyard.contracts") else {}
+    names: list[str] = []
+    if contract.__module__.startswith("blockyard.contracts"):  # nn.Module, a norm's, declares nothing
+        names = list(inspect.get_annotations(contract))
     declared: list[str] = []
     for name in names:
         value = target.traits_for(options) if name == "traits" else getattr(target, name, None)  # type: ignore[attr-defined]
@@ -294,40 +319,42 @@ def _declares(choice: catalog.Choice, allow: list[str]) -> Iterator[str]:
             able = target.has(method, options)
         else:
             able = callable(getattr(target, method, None))
-        declared += [adjective] if able else []
+        if able:
+            declared.append(adjective)
     if declared:
         yield ""
         yield f"  declares   {'; '.join(declared)}"
+    # A bound class method is a new object each time it is read, so the functions are compared.
     if issubclass(target, TokenMixer) and _function(target.traits_for) is not _function(TokenMixer.traits_for):
         yield "             This, and what follows, holds for the options above; others change what it declares."
 
 
 def _function(method: Any) -> Any:
-    """The function of a class method, to compare an override with what it overrides."""
+    """Return the function of a class method, and anything else as it is."""
     return getattr(method, "__func__", method)
 
 
 def _declaration(name: str, value: Any) -> list[str]:
-    """A class attribute as text: `causal`, `not causal`, `ports: queries_and_keys, scores`."""
+    """Return the texts of a class attribute: `causal`, `not causal`, `ports: queries_and_keys, scores`."""
     label = name.replace("_", " ")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [text for key, each in dataclasses.asdict(value).items() for text in _declaration(key, each)]
+        texts = []
+        for key, entry in dataclasses.asdict(value).items():
+            texts += _declaration(key, entry)
+        return texts
     if isinstance(value, bool):
-        return [label if value else f"not {label}"]
-    if isinstance(value, frozenset):
         if value:
-            return [f"{label}: {', '.join(sorted(map(str, value)))}"]
-        return []
+            return [label]
+        return [f"not {label}"]
+    if isinstance(value, frozenset) and value:
+        return [f"{label}: {', '.join(sorted(map(str, value)))}"]
     if isinstance(value, str) and value:
         return [f"{label}: {value}"]
     return []
 
 
-# What a choice can be combined with, as `blockyard explain` prints it.
-
-
 def combinations(choice: catalog.Choice, folders: tuple[Path, ...], allow: list[str]) -> Iterator[str]:
-    """For each family that a rule relates to this one: the choices that fit, and those that do not with the reason."""
+    """Yield for each family that a rule relates to this one the choices that fit, and the reasons of the others."""
     from blockyard.config.alternatives import default_pick
     from blockyard.config.rules import RULES
 
@@ -335,12 +362,19 @@ def combinations(choice: catalog.Choice, folders: tuple[Path, ...], allow: list[
     if pick is None:
         return
     settings = [facts.swapped(pick) for facts in _settings()]
-    others = {rule.pair[1 - rule.pair.index(choice.family)]: None for rule in RULES if choice.family in rule.pair}
+    rules: dict[str, list[Rule]] = {}  # by the other family
+    for rule in RULES:
+        if choice.family in rule.pair:
+            other = rule.pair[1 - rule.pair.index(choice.family)]
+            rules.setdefault(other, []).append(rule)
     yield ""
-    for other in others:
-        against = {name: default_pick(each, allow) for name, each in catalog.choices(other, folders).items()}
-        rules = [rule for rule in RULES if set(rule.pair) == {choice.family, other}]
-        reasons = {name: _reasons(rules, settings, each) for name, each in against.items() if each}
+    for other in rules:
+        reasons: dict[str, list[str]] = {}
+        for name, alternative in catalog.choices(other, folders).items():
+            against = default_pick(alternative, allow)
+            if against:
+                refusals = [_reason(rule, settings, against) for rule in rules[other]]
+                reasons[name] = [reason for reason in refusals if reason]
         if any(reasons.values()):
             accepted = [name for name, refused in reasons.items() if not refused]
             yield f"  with {other}: {', '.join(accepted) or 'none with its default options'}"
@@ -348,18 +382,21 @@ def combinations(choice: catalog.Choice, folders: tuple[Path, ...], allow: list[
 
 
 def _refusals(family: str, reasons: dict[str, list[str]]) -> Iterator[str]:
-    """One line a reason, with all the choices that it holds for."""
+    """Yield a line for each reason, with all the choices that it holds for."""
     names_of: dict[str, list[str]] = {}
     for name, texts in reasons.items():
         if texts:
-            names_of.setdefault("; ".join(texts).replace(f"{family}={name}", f"{family}=..."), []).append(name)
+            # A reason names the choice that it refuses; without the name, equal reasons share a line.
+            reason = "; ".join(texts).replace(f"{family}={name}", f"{family}=...")
+            names_of.setdefault(reason, []).append(name)
     for reason, names in names_of.items():
-        text = reason.replace(f"{family}=...", f"{family}={names[0]}") if len(names) == 1 else reason
-        yield f"    not {', '.join(names)}: {text}"
+        if len(names) == 1:
+            reason = reason.replace(f"{family}=...", f"{family}={names[0]}")
+        yield f"    not {', '.join(names)}: {reason}"
 
 
 def _settings() -> list[Facts]:
-    """Two sets of choices for the families that a rule reads besides its pair: images, and text."""
+    """Return two sets of choices for the families that a rule reads besides its pair: for images, and for text."""
     from blockyard.config.alternatives import picks
     from blockyard.config.build import CONTRACTS
     from blockyard.config.compose import compose
@@ -369,13 +406,8 @@ def _settings() -> list[Facts]:
     return [Facts(picks(compose(overrides), list(CONTRACTS))) for overrides in ([], text)]
 
 
-def _reasons(rules: list[Rule], settings: list[Facts], against: Pick) -> list[str]:
-    """Why rules refuse a choice."""
-    return [reason for rule in rules if (reason := _reason(rule, settings, against))]
-
-
 def _reason(rule: Rule, settings: list[Facts], against: Pick) -> str | None:
-    """Why a rule refuses a pair in every setting that it applies to; None where it accepts the pair in one."""
+    """Return why a rule refuses a pair in every setting that it applies to; None where it accepts the pair in one."""
     reasons = []
     for facts in settings:
         try:

@@ -116,7 +116,10 @@ def _draw(
     which: str,
     allow: tuple[str, ...],
 ) -> None:
-    """Draw an image for each text, write them as rows of one picture, and print what is read in them; or sounds."""
+    """Draw an image or write a sound for each text, and print the judge's readings of the images.
+
+    The images are the rows of one picture.
+    """
     from blockyard.data.rows.new_inputs import texts_of
     from blockyard.generate.codes import generate_outputs, write_outputs
     from blockyard.runs.load import load
@@ -125,9 +128,10 @@ def _draw(
         kind = "draws images" if suffix == ".png" else "writes sounds"
         raise UserError(f"out={path}: {run.name} {kind}, which are written as {suffix}")
     loaded = load(run, which=which, allow=allow)
-    read = loaded.data.spec.source
-    is_text = read is not None and read.modality == "text"
-    result = generate_outputs(loaded, texts_of(loaded.data, inputs, column) if is_text else inputs)
+    source_spec = loaded.data.spec.source
+    if source_spec is not None and source_spec.modality == "text":
+        inputs = texts_of(loaded.data, inputs, column)
+    result = generate_outputs(loaded, inputs)
     path = path or run.path / f"samples{suffix}"
     try:
         paths = write_outputs(result, path)
@@ -138,39 +142,48 @@ def _draw(
         for source, readings in zip(result.sources, result.readings, strict=True):
             rows.add_row(source, *readings)
         console().print(rows)
-    sys.stdout.write("".join(f"{written}\n" for written in paths))
+    for written in paths:
+        sys.stdout.write(f"{written}\n")
 
 
 def as_csv(predictions: Predictions) -> str:
-    """One line an input: its class and the probability of every class, or its values; for tags, one a word."""
+    """Return the predictions as CSV: a line for each input with its class and the probability of every class.
+
+    Without classes the line has the values. With tags there is a line for each word.
+    """
     if predictions.tagged is not None:
         header = ["input", "number", "word", "tag", "probability"]
-        return csv_text(
-            header,
-            (
-                [source, str(number), form, tag, Formatted(f"{value:.6g}")]
-                for number, (source, each) in enumerate(zip(predictions.inputs, predictions.tagged, strict=True), 1)
-                for form, tag, value in zip(each.forms, each.tags, each.probabilities, strict=True)
-            ),
-        )
+        rows: list[list[str]] = []
+        for number, (source, tagged) in enumerate(zip(predictions.inputs, predictions.tagged, strict=True), start=1):
+            for form, tag, probability in zip(tagged.forms, tagged.tags, tagged.probabilities, strict=True):
+                rows.append([source, str(number), form, tag, Formatted(f"{probability:.6g}")])
+        return csv_text(header, rows)
     if predictions.probabilities is None:
         assert predictions.values is not None
-        rows = zip(predictions.inputs, predictions.values.tolist(), strict=True)
         header = ["input", *predictions.names]
-        return csv_text(header, ([source, *(Formatted(f"{value:.6g}") for value in values)] for source, values in rows))
-    of_classes = zip(predictions.inputs, predictions.answers, predictions.probabilities.tolist(), strict=True)
-    return csv_text(
-        ["input", "prediction", *(f"p({name})" for name in predictions.names)],
-        ([source, answer, *(Formatted(f"{value:.6g}") for value in values)] for source, answer, values in of_classes),
-    )
+        lines = [[source] for source in predictions.inputs]
+        numbers = predictions.values
+    else:
+        header = ["input", "prediction", *(f"p({name})" for name in predictions.names)]
+        lines = [[source, answer] for source, answer in zip(predictions.inputs, predictions.answers, strict=True)]
+        numbers = predictions.probabilities
+    for line, values in zip(lines, numbers.tolist(), strict=True):
+        line.extend(Formatted(f"{value:.6g}") for value in values)
+    return csv_text(header, lines)
 
 
 def _print(predictions: Predictions) -> None:
+    """Print the predictions as a table; tagged texts as lines, with their spans in brackets."""
     if predictions.tagged is not None:
         for answer in predictions.answers:
             console().print(answer, soft_wrap=True)
         return
-    shown = [source if len(source) <= _WIDTH else f"{source[: _WIDTH - 3]}..." for source in predictions.inputs]
+    shown = []
+    for source in predictions.inputs:
+        if len(source) > _WIDTH:
+            shown.append(f"{source[: _WIDTH - 3]}...")
+        else:
+            shown.append(source)
     if predictions.probabilities is None:
         assert predictions.values is not None
         rows = table(None, "input", *predictions.names)

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Ge
@@ -101,20 +102,22 @@ def runs(*conditions: Annotated[str, Value("CONDITION", everything="overrides")]
         return
     every = cell_names(records(listing.outputs), listing.outputs)
     _check_first(conditions, every)
-    selected = [
-        each for each in select(every, [parse(text) for text in conditions]) if listing.archived or not each.archived
-    ]
+    selected = select(every, [parse(text) for text in conditions])
+    if not listing.archived:
+        selected = [record for record in selected if not record.archived]
     columns = _columns(every, selected, conditions, listing)
     if listing.best:
         selected = ordered(selected, listing.best, descending=direction(every, listing.best) == "max")
     elif listing.sort:
         selected = ordered(selected, listing.sort.removeprefix("-"), descending=listing.sort.startswith("-"))
     if listing.json:
-        sys.stdout.write(json.dumps([each.plain() for each in selected[: listing.limit or None]], indent=2) + "\n")
+        plain = [record.plain() for record in selected[: listing.limit or None]]
+        sys.stdout.write(json.dumps(plain, indent=2) + "\n")
     elif listing.csv:
         write_csv(selected[: listing.limit or None], columns)
     else:
-        print_table(selected, columns, SHOWN if listing.limit is None else listing.limit, len(every), listing.outputs)
+        limit = SHOWN if listing.limit is None else listing.limit
+        print_table(selected, columns, limit, len(every), listing.outputs)
         for rest in rests_of_deleted(local_path(listing.outputs, "outputs")):
             sys.stderr.write(
                 f"blockyard: {printable(str(rest))} is left of a run that was being deleted; "
@@ -187,7 +190,9 @@ def _differing(selected: Sequence[RunRecord]) -> list[str]:
 
 def _main_metric(selected: Sequence[RunRecord]) -> str:
     """Return the test metric that most runs have, other than the loss where there is another."""
-    names = Counter(name for each in selected for name in each.metrics if name.startswith("test/") and "@" not in name)
+    names: Counter[str] = Counter()
+    for record in selected:
+        names.update(name for name in record.metrics if name.startswith("test/") and "@" not in name)
     return max(names, key=lambda name: (name != "test/loss", names[name]), default="")
 
 
@@ -199,12 +204,20 @@ def print_table(selected: Sequence[RunRecord], columns: Sequence[str], limit: in
         rows.add_row(record.run, *(_text(record.value(key)) for key in columns))
     if shown:
         console().print(rows)
-    more = "; --limit 0 shows all" if len(shown) < len(selected) else ""
-    which = f"{len(shown)} of {len(selected)}" if more else str(len(selected))
-    sys.stdout.write(f"{which} run{'s'[: len(selected) != 1]} of {total} in {outputs}{more}\n")
+    count = _count(len(selected))
+    more = ""
+    if len(shown) < len(selected):
+        count = f"{len(shown)} of {count}"
+        more = "; --limit 0 shows all"
+    sys.stdout.write(f"{count} of {total} in {outputs}{more}\n")
     for record in shown:
         if record.damage:
             sys.stderr.write(f"blockyard: {record.run}: {printable(record.damage)}\n")
+
+
+def _count(runs: int) -> str:
+    """Return a number of runs as a text: `1 run`, `2 runs`."""
+    return "1 run" if runs == 1 else f"{runs} runs"
 
 
 def write_csv(selected: Sequence[RunRecord], columns: Sequence[str]) -> None:
@@ -214,7 +227,7 @@ def write_csv(selected: Sequence[RunRecord], columns: Sequence[str]) -> None:
 
 
 def _cell(value: Any) -> Any:
-    """A value as CSV holds it: numbers in full, lists as words."""
+    """Return a value as CSV holds it: numbers in full, lists as words."""
     if isinstance(value, list | tuple):
         return " ".join(map(str, value))
     if value is None:
@@ -223,10 +236,11 @@ def _cell(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    """A value as the table shows it."""
+    """Return a value as the table shows it."""
     if isinstance(value, float):
         return f"{value:.4g}"
     text = str(_cell(value))
+    # A time is shown without its seconds and its zone: 2025-01-31T12:00:05+00:00 as 2025-01-31 12:00.
     if text[10:11] == "T" and text[:4].isdigit():
         return text[:16].replace("T", " ")
     return text
@@ -260,7 +274,8 @@ def _noted(
     _check_named(action, arguments)
     run = find(arguments[0], outputs)
     if len(arguments) == 1:
-        raise UserError(f"runs {action} {arguments[0]} needs {'a text' if action == 'note' else 'a tag'}")
+        noun = "a text" if action == "note" else "a tag"
+        raise UserError(f"runs {action} {arguments[0]} needs {noun}")
     check_is_run(run, f"runs {action}")
     with exclusive(run.path, ".notes.lock"):
         notes = change(read_notes(run.path), list(arguments[1:]))
@@ -283,7 +298,8 @@ def rename_run(
     name, new_name = run_and_name
     run = find(name, outputs)
     check_is_unchanged(run, "runs rename")
-    if sweeps := _sweeps_with([run]):
+    sweeps = _sweeps_with([run])
+    if sweeps:
         raise UserError(
             f"runs rename: {run.name} is a cell of {fold(sweeps)}, which finds it by its name; "
             f"`blockyard runs note {run.name} TEXT` or `tag` marks it"
@@ -313,10 +329,12 @@ def unarchive(
 
 
 def _archive(action: str, names: Sequence[str], outputs: str) -> None:
-    found = _found(action, names, outputs)
-    for run in found:
+    """Archive runs or put them back, and print each."""
+    folders = _folders(action, names, outputs)
+    for run in folders:
         check_is_run(run, f"runs {action}")
-    for run, notes in [(run, read_notes(run.path)) for run in found]:  # all are read before the first is written
+    every = [read_notes(run.path) for run in folders]  # all are read before the first is written
+    for run, notes in zip(folders, every, strict=True):
         write_notes(run.path, replace(notes, archived=action == "archive"))
         sys.stdout.write(f"{run.name}: {action}d\n")
 
@@ -333,45 +351,49 @@ def delete_runs(*names: RunNames, yes: Flag[bool] = False, outputs: Outputs = OU
     """
     _check_named("delete", names)
     finish_deletions(local_path(outputs, "outputs"))
-    found = _found("delete", names, outputs)
-    for run in found:
+    folders = _folders("delete", names, outputs)
+    for run in folders:
         check_is_unchanged(run, "runs delete")
-    busy = [run.name for run in found if held(run.path)]
+    busy = [run.name for run in folders if held(run.path)]
     if busy:
         raise UserError(f"{fold(busy)}: a process is running it; nothing was deleted")
-    used = _sweeps_with(found)
-    count = f"{len(found)} run{'s'[: len(found) != 1]}"
-    sizes = {run.path: size_of(run) for run in found}
-    whole = FolderSize(sum(size.files for size in sizes.values()), sum(size.bytes for size in sizes.values()))
-    what = f"delete {count} ({whole}): {fold([run.name for run in found])}"
+    used = _sweeps_with(folders)
+    count = _count(len(folders))
+    sizes = {run.path: size_of(run) for run in folders}
+    total = FolderSize(sum(size.files for size in sizes.values()), sum(size.bytes for size in sizes.values()))
+    question = f"delete {count} ({total}): {fold([run.name for run in folders])}"
     if used:
-        what += f"; cells of {fold(used)}, which would be trained again"
+        question += f"; cells of {fold(used)}, which would be trained again"
     if not yes:
         if not sys.stdin.isatty():
-            raise UserError(f"{what}? Without a terminal to ask in, --yes confirms; nothing was deleted")
-        if input(f"{what}? [y/N] ").strip().lower() not in ("y", "yes"):
+            raise UserError(f"{question}? Without a terminal to ask in, --yes confirms; nothing was deleted")
+        if input(f"{question}? [y/N] ").strip().lower() not in ("y", "yes"):
             sys.stdout.write("nothing was deleted\n")
             return
-    for run in found:
+    for run in folders:
         sys.stdout.write(f"deleting {printable(str(run.path))} ({sizes[run.path]})\n")
         delete(run)
     sys.stdout.write(f"{count} deleted\n")
 
 
 def _check_named(action: str, names: Sequence[str]) -> None:
+    """Raise UserError where no run is named."""
     if not names:
         raise UserError(f"runs {action} needs a run: a path, a name with its seed, an id, or last")
 
 
-def _found(action: str, names: Sequence[str], outputs: str) -> list[RunFolder]:
+def _folders(action: str, names: Sequence[str], outputs: str) -> list[RunFolder]:
     """Return the runs of these names, each once. Raises UserError for none, and for a name that is unclear."""
     _check_named(action, names)
-    folders = {run.path: run for run in (find(name, outputs) for name in names)}
+    folders: dict[Path, RunFolder] = {}
+    for name in names:
+        run = find(name, outputs)
+        folders[run.path] = run
     return list(folders.values())
 
 
 def _sweeps_with(runs: Sequence[RunFolder]) -> list[str]:
-    """The sweeps in the runs' folders of outputs with a cell that is one of the runs."""
+    """Return the sweeps in the runs' folders of outputs that have one of the runs as a cell."""
     from blockyard.sweep.plan.sweep_plan import SweepPlan
 
     paths = {run.path for run in runs}

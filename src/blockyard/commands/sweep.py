@@ -25,7 +25,7 @@ from blockyard.commands._types import (
     sweep_files,
 )
 from blockyard.config.option_text import config_value
-from blockyard.config.override_grammar import parse_allow
+from blockyard.config.override_grammar import packages_typed
 from blockyard.errors import UserError, did_you_mean, fold, printable
 from blockyard.sweep.cells import ARM_LEVEL
 
@@ -154,7 +154,8 @@ def sweep(
     from blockyard.sweep.spec.locate import find_sweep
 
     elsewhere = options.elsewhere
-    if options.one and (unused := options.unused_by_one()):
+    unused = options.unused_by_one()
+    if options.one and unused:
         raise UserError(f"--one trains one cell here; leave out {', '.join(unused)}")
     path = find_sweep(file)
     folders = _folders_of(path, overrides, config_dirs)
@@ -168,7 +169,11 @@ def sweep(
     from blockyard.sweep.plan.history import refuse_other_question
     from blockyard.sweep.plan.planner import make_plan
 
-    data = None if options.to_wandb else DataReader(MOST_BYTES if options.dry_run else None)
+    data = None
+    if options.dry_run and not options.to_wandb:
+        data = DataReader(MOST_BYTES)
+    elif not options.to_wandb:
+        data = DataReader(None)
     plan = make_plan(
         path,
         outputs=outputs,
@@ -209,7 +214,7 @@ def _folders_of(file: Path, overrides: Sequence[str], config_dirs: Sequence[str]
     from blockyard.sweep.spec.question import command_keys
 
     folders, packages = command_keys(file)
-    allowed = [name for text in overrides if text.startswith("allow=") for name in parse_allow(text[6:])]
+    allowed = packages_typed(overrides)
     missing = [package for package in packages if package not in allowed]
     if missing:
         raise UserError(
@@ -220,7 +225,7 @@ def _folders_of(file: Path, overrides: Sequence[str], config_dirs: Sequence[str]
 
 
 def show_sweep(plan: SweepPlan, executor: Executor, options: SweepOptions, data: DataReader | None = None) -> Estimate:
-    """Print the cells and their cost; returns the cost. That of a search is an upper bound.
+    """Print the cells and their cost, and return the cost; the cost of a search is an upper bound.
 
     data: has read the data of the cells. A dry run may measure the first steps of a cell, which takes a few seconds,
         and keeps what it has measured in the sweep's folder, from which the sweep reads it
@@ -230,7 +235,9 @@ def show_sweep(plan: SweepPlan, executor: Executor, options: SweepOptions, data:
     from blockyard.sweep.execution.tables import PlanStatus, print_plan
     from blockyard.sweep.search.search_runner import parallel_trials
 
-    measured = None if options.elsewhere else MeasuredRuns(plan, executor.threads, data if options.dry_run else None)
+    measured = None
+    if not options.elsewhere:  # another machine has another speed
+        measured = MeasuredRuns(plan, executor.threads, data if options.dry_run else None)
     selected = options.only(plan)
     status = PlanStatus.read(plan)
     print_plan(status, retry=options.retry)
@@ -238,10 +245,14 @@ def show_sweep(plan: SweepPlan, executor: Executor, options: SweepOptions, data:
         sys.stdout.write(f"{line}\n")
     search = plan.question.get("search")
     if not search:
-        due = (status if selected is plan else PlanStatus.read(selected)).remaining(retry=options.retry)
-        which = "" if selected is plan else f"--arms {options.arms}: "
+        selected_status = status
+        label = ""
+        if selected is not plan:
+            selected_status = PlanStatus.read(selected)
+            label = f"--arms {options.arms}: "
+        due = selected_status.remaining(retry=options.retry)
         cost = estimate(selected, due, parallel=executor.parallel, data=data, measured=measured)
-        sys.stdout.write(f"{which}{cost}\n")
+        sys.stdout.write(f"{label}{cost}\n")
         if status.reason == "open" and plan.question.get("until"):
             most = _at_most(plan, status.remaining(retry=options.retry))
             cost = estimate(plan, most, parallel=executor.parallel, data=data, measured=measured)
@@ -259,13 +270,20 @@ def _sensitivity(plan: SweepPlan, status: PlanStatus, data: DataReader | None) -
     from blockyard.report.stats.sensitivity import SweepDesign, sensitivity
     from blockyard.sweep.stopping.decisions import comparisons
 
-    question, metric = plan.question, plan.facts["metric"]["name"]
+    question = plan.question
+    metric = plan.facts["metric"]["name"]
     values: dict[str, dict[int, float]] = {}
     for cell in status.due:
         value = status.states[cell.run].metrics.get(metric)
         if value is not None and cell.variant == status.chosen.get(plan.variants[cell.variant].arm):
             values.setdefault(plan.variants[cell.variant].arm, {})[cell.seed] = value
+    test_samples = None
+    resplit = None
     sizes = _sizes(plan, data)
+    if sizes is not None:
+        train_samples, test_samples = sizes
+        if question.get("resplit"):
+            resplit = test_samples / train_samples
     clauses = comparisons(question.get("expect"), _compared(plan), question.get("baseline"))
     design = SweepDesign(
         metric,
@@ -273,20 +291,24 @@ def _sensitivity(plan: SweepPlan, status: PlanStatus, data: DataReader | None) -
         len(clauses),
         bool(question.get("until")),
         question.get("margin"),
-        sizes[1] if sizes else None,
+        test_samples,
         values,
-        resplit=sizes[1] / sizes[0] if sizes and question.get("resplit") else None,
+        resplit=resplit,
     )
     return list(sensitivity(design, question.get("baseline")))
 
 
 def _compared(plan: SweepPlan) -> list[str]:
-    """The arms that may be compared; of a ladder without `expect`, not the baseline at its other rungs."""
+    """Return the arms that may be compared; of a ladder without `expect`, not the baseline at its other rungs."""
     base = plan.question.get("baseline")
     levels = {arm.name: arm.levels for arm in plan.arms}
     if base is None or plan.question.get("expect") or not plan.question.get("ladder"):
         return list(levels)
-    return [name for name, own in levels.items() if name == base or own[ARM_LEVEL] != levels[base][ARM_LEVEL]]
+    names = []
+    for name, arm_levels in levels.items():
+        if name == base or arm_levels[ARM_LEVEL] != levels[base][ARM_LEVEL]:
+            names.append(name)
+    return names
 
 
 def refuse_no_law(plan: SweepPlan) -> None:
@@ -301,7 +323,7 @@ def refuse_no_law(plan: SweepPlan) -> None:
 
 
 def _sizes(plan: SweepPlan, data: DataReader | None) -> tuple[int, int] | None:
-    """Samples of the training and the test split of the first arm; None where nothing has read them."""
+    """Return the samples of the training and the test split of the first arm; None where nothing has read them."""
     variant = next(iter(plan.variants.values()), None)
     if data is None or variant is None or data.read(variant.config).train_samples is None:
         return None
@@ -310,24 +332,28 @@ def _sizes(plan: SweepPlan, data: DataReader | None) -> tuple[int, int] | None:
 
 
 def _at_most(plan: SweepPlan, due: Sequence[Cell]) -> list[Cell]:
-    """The cells that are due, and those of later seeds: of each arm, those of one setting."""
+    """Return the cells that are due and the cells of later seeds, with one setting for each arm."""
     from blockyard.sweep.search.tune import tuning_seeds
 
     first = {variant.arm: variant.key for variant in reversed(plan.variants.values())}
-    tried = set(tuning_seeds(plan)) if plan.question.get("tune") else set()
+    tried: set[int] = set()
+    if plan.question.get("tune"):
+        tried = set(tuning_seeds(plan))
     last = max((cell.seed for cell in due), default=-1)
-    later = (cell for cell in plan.cells if cell.seed > last and cell.seed not in tried)
-    return [*due, *(cell for cell in later if first[plan.variants[cell.variant].arm] == cell.variant)]
+    cells = list(due)
+    for cell in plan.cells:
+        if cell.seed > last and cell.seed not in tried and first[plan.variants[cell.variant].arm] == cell.variant:
+            cells.append(cell)
+    return cells
 
 
 def say_time(plan: SweepPlan, announced: Estimate, seconds: float, say: Callable[[str], None]) -> None:
     """Record and print the time that was announced and the seconds that the sweep took."""
     from blockyard.sweep.execution.time_taken import record_time
 
+    at_most = bool(plan.question.get("search") or plan.question.get("until"))
     try:
-        line = record_time(
-            plan.folder, announced, seconds, at_most=bool(plan.question.get("search") or plan.question.get("until"))
-        )
+        line = record_time(plan.folder, announced, seconds, at_most=at_most)
     except OSError as error:  # the answer is written; this record alone is missing
         line = f"the time that the sweep took cannot be recorded in {plan.folder}: {error.strerror or error}"
     if line:
@@ -344,7 +370,7 @@ def _trials(plan: SweepPlan) -> list[Cell]:
 
 
 def _work(plan: SweepPlan, options: SweepOptions, announced: Estimate) -> int:
-    """Store the plan, run what is missing, compare."""
+    """Store the plan, run the missing cells, compare the arms, and return the exit code."""
     from blockyard.report.home import stale
     from blockyard.runs.lock import exclusive
     from blockyard.sweep.execution.runner import run_plan
@@ -361,9 +387,9 @@ def _work(plan: SweepPlan, options: SweepOptions, announced: Estimate) -> int:
     plan, code = _search(plan, options)
     if code:
         return code
-    # That of a search is an upper bound of its trials, and with `until` the seeds that a decision takes are unknown.
-    bound = plan.question.get("search") or plan.question.get("until")
-    cost = None if bound else announced
+    # The cost of a search is an upper bound of its trials, and with `until` the number of seeds is not known before.
+    is_bound = plan.question.get("search") or plan.question.get("until")
+    cost = None if is_bound else announced
     code = run_plan(options.only(plan), options.build_executor(), retry=options.retry, say=_say, announced=cost)
     if code == 0 and _without_setting(plan):
         code = 1
@@ -378,7 +404,10 @@ def _work(plan: SweepPlan, options: SweepOptions, announced: Estimate) -> int:
 
 
 def _search(plan: SweepPlan, options: SweepOptions) -> tuple[SweepPlan, int]:
-    """The plan with the best setting of each arm, if the file defines a search; 130 or 143 if it was stopped."""
+    """Return the plan, after a search with the best setting of each arm, and an exit code.
+
+    The code is 0 if nothing went wrong, 130 or 143 if the search was stopped.
+    """
     if not plan.question.get("search"):
         return plan, 0
     from blockyard.sweep.cell.trial_store import StorageFailedError, storage_failures
@@ -433,6 +462,7 @@ def _compare(plan: SweepPlan, say: Callable[[str], None]) -> None:
 
 
 def _say(text: str) -> None:
+    """Print a line now, so that a log that is followed shows it."""
     try:
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()

@@ -70,10 +70,14 @@ def tokenize(
         blockyard tokenize reviews.jsonl.gz column=text out=data/reviews
         blockyard tokenize more/ out=data/more like=data/tokens
     """
-    if not paths or out is None:
-        raise UserError("tokenize needs " + ("out=FOLDER" if paths else "a PATH: a text file, or a folder of them"))
-    if workers is None:
-        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not paths:
+        raise UserError("tokenize needs a PATH: a text file, or a folder of them")
+    if out is None:
+        raise UserError("tokenize needs out=FOLDER")
+    if workers is None and hasattr(os, "sched_getaffinity"):
+        workers = len(os.sched_getaffinity(0))  # a cluster's job may use fewer cores than the machine has
+    elif workers is None:
+        workers = os.cpu_count() or 1
     from blockyard.runs.lock import RunLock
     from blockyard.token_shards import tokenize as shards
     from blockyard.token_shards.plan import Cutting
@@ -89,7 +93,9 @@ def tokenize(
     )
     files = find_files([Path(path).expanduser() for path in paths], pattern)
     source = None if like is None else local_path(like, "like")
-    chosen = [f"tokenizer={tokenizer}"] if tokenizer is not None else []
+    chosen = []
+    if tokenizer is not None:
+        chosen.append(f"tokenizer={tokenizer}")
     chosen += [f"tokenizer.{key}={value}" for key, value in (options or {}).items()]
     encoder, vocabulary = _tokenizer(chosen, allow, config_dirs, source)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -128,7 +134,6 @@ def _tokenizer(
     from blockyard.contracts import DataSpec, TextTokenizer
     from blockyard.data.files.token_shards import read_manifest
 
-    allow = [f"allow=[{','.join(packages)}]"] if packages else []
     if like is not None:
         if chosen:
             raise UserError(f"like={like} brings its tokenizer; leave out {chosen[0]}")
@@ -136,13 +141,15 @@ def _tokenizer(
         if not record:
             raise UserError(f"like={like} is not a folder that `blockyard tokenize` has finished")
         name = record["target"].split(".")[-2]
-        own = [to_override(f"tokenizer.{key}", value) for key, value in record["options"].items()]
-        chosen = [f"tokenizer={name}", *own]
+        chosen = [f"tokenizer={name}"]
+        for key, value in record["options"].items():
+            chosen.append(to_override(f"tokenizer.{key}", value))
     elif not any(text.startswith("tokenizer=") for text in chosen):
         chosen = ["tokenizer=bpe", *chosen]
-    composed = compose(
-        ["data=text_file", "model=decoder", "head=token", "objective=next_token", *chosen, *allow], config_dirs
-    )
+    overrides = ["data=text_file", "model=decoder", "head=token", "objective=next_token", *chosen]
+    if packages:
+        overrides.append(f"allow=[{','.join(packages)}]")
+    composed = compose(overrides, config_dirs)
     problems = [str(issue) for issue in check(composed) if "tokenizer" in issue.key or "allow" in issue.key]
     if problems:
         raise UserError("\n  - ".join(problems))
@@ -153,23 +160,31 @@ def _tokenizer(
 
 
 class _Progress:
-    """Prints how far the shards are: on a terminal in one line, else a line every few seconds."""
+    """Prints the progress of the shards: on a terminal in one line, else a line every few seconds."""
 
     def __init__(self) -> None:
-        self.start, self.last, self.before = time.monotonic(), -_EVERY, -1
+        self.start = time.monotonic()
+        self.last = -_EVERY
+        self.before = -1  # bytes that an earlier start wrote; -1 until the first call
 
     def __call__(self, shards: int, of_shards: int, written: int, total: int) -> None:
-        """Print shards and bytes of text, how fast the latter were encoded, and the time left."""
-        now, live = time.monotonic(), sys.stderr.isatty()
-        self.before = written if self.before < 0 else self.before  # of an earlier start
+        """Print the shards, the bytes of text, the bytes a second and the time left."""
+        now = time.monotonic()
+        live = sys.stderr.isatty()
+        if self.before < 0:
+            self.before = written
         ended = shards == of_shards
         if not live and not ended and now - self.last < _EVERY:
             return
         self.last = now
         rate = (written - self.before) / max(now - self.start, 1e-6)
-        left = f", {(total - written) / rate:,.0f} s left" if rate and not ended else ""
-        text = (
-            f"{shards}/{of_shards} shards, {written / 1e6:,.1f} of {total / 1e6:,.1f} MB, {rate / 1e6:,.1f} MB/s{left}"
-        )
-        sys.stderr.write(f"\r{text:<78}" + "\n" * ended if live else f"{text}\n")
+        size = f"{written / 1e6:,.1f} of {total / 1e6:,.1f} MB"
+        text = f"{shards}/{of_shards} shards, {size}, {rate / 1e6:,.1f} MB/s"
+        if rate and not ended:
+            text += f", {(total - written) / rate:,.0f} s left"
+        if live:
+            text = f"\r{text:<78}"  # the spaces cover a longer line before it
+        if ended or not live:
+            text += "\n"
+        sys.stderr.write(text)
         sys.stderr.flush()
