@@ -72,14 +72,14 @@ def build(comparison: ComparisonDocument, runs: _RunFilter, entity: str) -> Any:
     by_arm: dict[str, Any] = {"groupby": wr.Metric(_ARM), "groupby_aggfunc": "mean", "groupby_rangefunc": "minmax"}
     curves = list(dict.fromkeys([validation, "val/loss", "train/loss"]))
     final = [name for name in dict.fromkeys([metric, *comparison.metrics]) if name.startswith("test/")]
-    bars = []
+    bars: list[Any] = []
     for name in final or [metric]:
         bars.append(wr.BarPlot(title=name, metrics=[wr.SummaryMetric(name)], orientation="h", **by_arm))
-    lines = []
+    lines: list[Any] = []
     for name in curves:
         for axis in ("Step", "samples", "seconds"):
             lines.append(wr.LinePlot(title=f"{name} by {axis}", x=axis, y=[name], **by_arm))
-    costs = []
+    costs: list[Any] = []
     for cost in ("flops_per_sample", "parameters", "step_seconds"):
         x = wr.SummaryMetric(cost)
         costs.append(wr.ScatterPlot(title=f"{metric} by {cost}", x=x, y=wr.SummaryMetric(metric), log_x=True))
