@@ -115,13 +115,13 @@ def compare(
     changes: whether to compute what each arm changes in config and model, and the tables of single test samples,
         whose pictures and texts are read from the data again; takes a few seconds
 
-    over: for what verdicts hold: seeds, samples (these models on new test samples) or both; default the sweep's, else
-        seeds. Samples need the predictions that runs keep
-    ladder: the factor of a grid whose levels are sizes: laws of loss against compute, and what each arm is worth in
-        it; default the rungs of a sweep with `ladder`, whose arms are each compared with the baseline at their rung
+    over: the population of verdicts: seeds, samples (these models on new test samples) or both; default the sweep's,
+        else seeds. Samples need the predictions that runs keep
+    ladder: the factor of a grid with sizes as its levels: adds laws of loss against compute, and the worth of each arm
+        in compute; default the rungs of a sweep with `ladder`, where an arm is compared with the baseline at its rung
     floors: whether those laws have one E for all arms (shared) or one each (own); default the sweep's, else shared
-    task: which of the tasks (data and objective) of runs that no sweep put together; they are in `tasks`, the one
-        with the most runs first. Runs of different tasks are never compared
+    task: the index in `tasks` of a task (data and objective), for runs that no sweep put together. The task with the
+        most runs is the first. Runs of different tasks are never compared
 
     Raises UserError for what does not exist, and where two arms built the same model.
     """
@@ -144,38 +144,55 @@ def compare(
     over = over or question.get("over")
     if over not in (None, *OVERS):
         raise UserError(f"over={over}: expected one of {', '.join(OVERS)}")
-    ratio = _split_ratio(data) if question.get("resplit") else None
+    ratio = None
+    if question.get("resplit"):
+        ratio = _split_ratio(data)
+        values = {arm.name: arm.values(metric) for arm in data.arms}
+        differ: Differ | None = partial(difference_of_sums, values, ratio)
+    else:
+        differ = _over_samples(data, metric, over)
+    # A margin and an expectation are in the unit of the sweep's own metric.
+    if is_own:
+        margin = margin or question.get("margin")
     terms = ComparisonTerms(
         metric=metric,
         direction=direction,
         directions={**recorded, metric: direction},
         baseline=baseline,
         rivals=rivals(data, baseline),
-        margin=margin or (question.get("margin") if is_own else margin),
+        margin=margin,
         expected=question.get("expect") if is_own else None,
         cost_axis=cost_axis or default_axis(median_costs(run.cost for run in arm.done) for arm in data.arms),
         changes=changes,
-        differ=_over_samples(data, metric, over) if ratio is None else _over_splits(data, metric, ratio),
+        differ=differ,
         split_ratio=ratio,
     )
     result = _compared(data, terms)
     row, problems = _ladder(data, terms, ladder, floors)
-    sentences = [result.answer, ladder_answer(row) if row else ""]
+    sentences = [result.answer]
+    if row:
+        sentences.append(ladder_answer(row))
     return replace(result, ladder=row, answer=" ".join(filter(None, sentences)), warnings=[*result.warnings, *problems])
 
 
 def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
     """Return the comparison by these terms, without the laws of a ladder."""
-    metric, direction, baseline = terms.metric, terms.direction, terms.baseline
+    metric = terms.metric
+    direction = terms.direction
+    baseline = terms.baseline
     question = data.question or {}
     values = {arm.name: arm.values(metric) for arm in data.arms}
     by_looks = _sequential_terms(data, terms, values)
     results = _results(terms, values, by_looks)
-    reasons = {arm.name: missing_result(arm, metric, data.records) for arm in data.arms}
-    missing = {name: reason for name, reason in reasons.items() if reason is not None}
+    missing = {}
+    for arm in data.arms:
+        reason = missing_result(arm, metric, data.records)
+        if reason is not None:
+            missing[arm.name] = reason
     expect = None
     if terms.expected:
-        expect = _expect(terms.expected, values, terms, {name: lost.phrase for name, lost in missing.items()}, by_looks)
+        phrases = {name: reason.phrase for name, reason in missing.items()}
+        expect = _expect(terms.expected, values, terms, phrases, by_looks)
     evidence, doubts = _evidence(data, terms, values, by_looks)
     rows = arm_rows(data, terms, results, missing)
     factors = _effects(data, terms, values, results)
@@ -185,14 +202,20 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
         warnings.append(f"the expectation ({question['expect']}) is not evaluated: it refers to {data.metric}")
     warnings += [*doubts, *review(lines, factors, metric, direction, terms.directions)]
     base = data.arm(str(baseline))
-    rungs = base.levels[ARM_LEVEL] if base and terms.rivals else None
-    sentences = [
-        answer(rows, baseline, metric, expect, factors, rungs),
-        evidence.words if evidence else "",
-        amendments_sentence(data.facts),
-    ]
+    rungs = None
+    if base and terms.rivals:
+        rungs = base.levels[ARM_LEVEL]
+    sentences = [answer(rows, baseline, metric, expect, factors, rungs)]
+    if evidence:
+        sentences.append(evidence.words)
+    sentences.append(amendments_sentence(data.facts))
     simple = simple_baselines(data.arms, metric)
     names = metric_names(data.records)
+    ranges: dict[str, list[float]] = {}
+    for name in names:
+        limits = metric_range(name, [run.metrics[name] for run in data.records if name in run.metrics])
+        if limits is not None:
+            ranges[name] = list(limits)
     runs = [run for arm in data.arms for run in arm.runs]
     return Comparison(
         title=data.title,
@@ -224,7 +247,7 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
         predictions=pictures(data.records),
         samples=samples(runs) if terms.changes else None,
         written=written_texts(runs) if terms.changes else None,
-        ranges=_ranges(data, names),
+        ranges=ranges,
         cost_axis=terms.cost_axis,
         provenance=provenance(data),
     )
@@ -233,9 +256,9 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
 def _ladder(
     data: ComparisonInput, terms: ComparisonTerms, factor: str | None, floors: str | None
 ) -> tuple[LadderRow | None, list[str]]:
-    """Return the laws of arms over sizes, or None; and why a sweep with the key `ladder` has none.
+    """Return the laws of arms over sizes, or None, and the reasons why a sweep with the key `ladder` has none.
 
-    factor: that was asked for, whose levels are the sizes. Raises UserError where it has no laws.
+    factor: the requested factor with the sizes as its levels. Raises UserError where it has no laws.
     """
     climbed: Ladder | None = (data.question or {}).get("ladder")
     shared = _floors(floors, climbed, factor)
@@ -260,14 +283,14 @@ def _floors(floors: str | None, climbed: Ladder | None, ladder: str | None) -> F
 
 def _split_ratio(data: ComparisonInput) -> float:
     """Return the most test samples over training samples of a finished run; 0 where none has finished."""
-    sizes = [(run.data.get("test"), run.data.get("train")) for arm in data.arms for run in arm.done]
-    return max((test / train for test, train in sizes if test and train), default=0.0)
-
-
-def _over_splits(data: ComparisonInput, metric: str, ratio: float) -> Differ:
-    """Return a function that compares sums of arms where each seed has a split of its own."""
-    values = {arm.name: arm.values(metric) for arm in data.arms}
-    return partial(difference_of_sums, values, ratio)
+    ratio = 0.0
+    for arm in data.arms:
+        for run in arm.done:
+            test = run.data.get("test")
+            train = run.data.get("train")
+            if test and train:
+                ratio = max(ratio, test / train)
+    return ratio
 
 
 def _over_samples(data: ComparisonInput, metric: str, over: str | None) -> Differ | None:
@@ -276,22 +299,30 @@ def _over_samples(data: ComparisonInput, metric: str, over: str | None) -> Diffe
         return None
     if data.standing is not None:
         raise UserError(f"over={over}: a sweep that stops when it is decided is judged over seeds")
-    if averaged := [arm.name for arm in data.arms if arm.averages is not None]:
+    averaged = [arm.name for arm in data.arms if arm.averages is not None]
+    if averaged:
         raise UserError(
             f"over={over}: {averaged[0]} has several runs on each seed, which are averaged; choose a key with "
             "`by` that leaves one"
         )
     if of_metric(metric):
         raise UserError(f"over={over}: {metric} is an outcome of whole runs, which are judged over seeds")
-    scores = {arm.name: arm_scores(arm.runs, metric) for arm in data.arms}
-    of_texts = any(own.documents for by_seed in scores.values() for own in by_seed.values())
-    held = f"{over} documents" if of_texts else over
+    scores = {}
+    population = over
+    for arm in data.arms:
+        scores[arm.name] = arm_scores(arm.runs, metric)
+        if any(run.documents for run in scores[arm.name].values()):
+            population = f"{over} documents"
 
     def differ(first: tuple[str, ...], second: tuple[str, ...]) -> Difference:
-        pairs = [(scores[a], scores[b]) for a, b in zip(first, second, strict=True)]
-        common = set.intersection(*(set(by_seed) for pair in pairs for by_seed in pair))
-        parts = [gaps(*({seed: by_seed[seed] for seed in common} for by_seed in pair)) for pair in pairs]
-        return replace(crossed_difference(sum(parts[1:], parts[0]), over), over=held)
+        # Of a contrast, a seed counts where all of its arms have it.
+        common = set.intersection(*(set(scores[arm]) for arm in (*first, *second)))
+        parts = []
+        for a, b in zip(first, second, strict=True):
+            left = {seed: scores[a][seed] for seed in common}
+            right = {seed: scores[b][seed] for seed in common}
+            parts.append(gaps(left, right))
+        return replace(crossed_difference(sum(parts[1:], parts[0]), over), over=population)
 
     return differ
 
@@ -324,15 +355,10 @@ def _results(terms: ComparisonTerms, values: Values, by_looks: sequential.Terms 
 
 
 def _limits(metric: str, values: Values) -> Range | None:
-    return metric_range(metric, (value for by_seed in values.values() for value in by_seed.values()))
-
-
-def _ranges(data: ComparisonInput, names: list[str]) -> dict[str, list[float]]:
-    """Return the range of each metric that has one: where the intervals of its mean end."""
-    ranges = {
-        name: metric_range(name, (run.metrics[name] for run in data.records if name in run.metrics)) for name in names
-    }
-    return {name: list(limits) for name, limits in ranges.items() if limits is not None}
+    scores: list[float] = []
+    for by_seed in values.values():
+        scores += by_seed.values()
+    return metric_range(metric, scores)
 
 
 def _baseline(requested: str | None, data: ComparisonInput) -> tuple[str | None, list[str]]:
@@ -397,7 +423,7 @@ def _evidence(
 
 
 def _external(data: ComparisonInput, terms: ComparisonTerms, values: Values) -> list[ExternalRow]:
-    """Return the figures of the sweep file, which are of its own metric, beside the arms."""
+    """Return the figures of the sweep file beside the arms. They are of the sweep's own metric."""
     figures = (data.question or {}).get("external") or {}
     if not figures or terms.metric != data.metric:
         return []

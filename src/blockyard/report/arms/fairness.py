@@ -6,7 +6,7 @@ import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from blockyard.errors import fold
@@ -19,7 +19,7 @@ from blockyard.sweep.spec.ladder import FACTOR
 
 _MAX_NAMED = 6
 _UNEQUAL = 1.01  # ratio of samples from which budgets differ
-NEAR = 0.05  # of a continuous range, on its own scale, counts as its end
+NEAR = 0.05  # the share of a continuous range, on its own scale, that counts as its end
 
 Fact = Callable[[LoadedRun], Hashable]
 
@@ -28,7 +28,10 @@ def warnings(data: ComparisonInput, metric: str, margin: float | None = None) ->
     """Return every reason to read the table with care, a sentence each. margin: the smallest difference that matters"""
     arms = data.arms
     lines = [*data.warnings, *_unfinished(arms), *_without_metric(arms, metric), *_tuning(arms), *range_ends(data)]
-    lines += [*_sizes(data), *_last_weights(arms)]
+    lines += _sizes(data)
+    last = [run.run for run in _finished(arms) if run.summary.get("weights") not in (None, "best.ckpt")]
+    if last:
+        lines.append(f"tested with the last weights instead of the best: {fold(last)}")
     for group in _of_one_budget(data):
         lines += _unequal_budgets(group)
     lines += _small_test_set(arms, metric, margin)
@@ -38,10 +41,15 @@ def warnings(data: ComparisonInput, metric: str, margin: float | None = None) ->
         lines += _differences("data (fingerprint)", arms, _fingerprint)
     lines += _differences("sizes of train/validation/test", arms, _split_sizes)
     lines += _differences("precision", arms, _precision)
-    for key in ("device", "threads", "processes"):
-        lines += _differences(key, arms, _summary_value(key))
+    lines += _differences("device", arms, lambda run: run.summary.get("device"))
+    lines += _differences("threads", arms, lambda run: run.summary.get("threads"))
+    lines += _differences("processes", arms, lambda run: run.summary.get("processes"))
     lines += [*_code(arms), *_load(arms), *_of_the_data(arms)]
     return list(dict.fromkeys(lines))
+
+
+def _finished(arms: Iterable[ArmRuns]) -> list[LoadedRun]:
+    return [run for arm in arms for run in arm.done]
 
 
 def _fingerprint(run: LoadedRun) -> Hashable:
@@ -52,7 +60,9 @@ def _fingerprint(run: LoadedRun) -> Hashable:
 
 def _split_sizes(run: LoadedRun) -> Hashable:
     sizes = [run.data.get(part) for part in ("train", "validation", "test")]
-    return None if None in sizes else "/".join(map(str, sizes))
+    if None in sizes:
+        return None
+    return "/".join(map(str, sizes))
 
 
 def _precision(run: LoadedRun) -> Hashable:
@@ -62,24 +72,26 @@ def _precision(run: LoadedRun) -> Hashable:
     return precision
 
 
-def _summary_value(key: str) -> Fact:
-    return lambda run: run.summary.get(key)
-
-
 def range_ends(data: ComparisonInput) -> Iterator[str]:
     """Yield a sentence for each tuned key and each end of its range that validation chose for an arm."""
     question = data.question or {}
     search = question.get("search")
     shared: Mapping[str, Any] = question.get("tune") or {}
-    tried = {arm.name: shared for arm in data.arms}
+    tried: dict[str, Mapping[str, Any]] = {arm.name: shared for arm in data.arms}
     if search:
         shared = shared or search["space"]
         tried = {arm.name: space_of(search, arm.name) for arm in data.arms}
-    for key in dict.fromkeys(key for space in (shared, *tried.values()) for key in space):
+    keys = dict.fromkeys(shared)
+    for space in tried.values():
+        keys |= dict.fromkeys(space)
+    for key in keys:
         ends: dict[str, list[str]] = {}
         for arm in data.arms:
             value = (arm.chosen or {}).get(key)
-            if key in tried[arm.name] and _number(value) and (end := _end(value, tried[arm.name][key])):
+            if key not in tried[arm.name] or not _number(value):
+                continue
+            end = _end(value, tried[arm.name][key])
+            if end is not None:
                 ends.setdefault(end, []).append(f"{arm.name} ({value:.4g})")
         for end, names in ends.items():
             yield f"{key}: {end} was best for {', '.join(names)}; a wider range may hold a better one"
@@ -92,8 +104,13 @@ def _end(value: float, values: Any) -> str | None:
         if len(numbers) != len(values) or len(numbers) < 2 or value == 0:  # nothing lies below a rate of zero
             return None
         shown = ", ".join(f"{number:.4g}" for number in numbers)
-        return {numbers[0]: f"the smallest of {shown}", numbers[-1]: f"the largest of {shown}"}.get(value)
-    low, high = values["low"], values["high"]
+        if value == numbers[-1]:
+            return f"the largest of {shown}"
+        if value == numbers[0]:
+            return f"the smallest of {shown}"
+        return None
+    low = values["low"]
+    high = values["high"]
     if high <= low:
         return None
     scale = math.log if values.get("log") else float
@@ -115,18 +132,28 @@ def _sizes(data: ComparisonInput) -> Iterator[str]:
     question = data.question or {}
     if baseline is None or question.get("match") != "params" or question.get("ladder"):
         return
-    counts = {arm.name: list(arm.values("parameters").values()) for arm in data.arms}
-    means = {arm: sum(values) / len(values) for arm, values in counts.items() if values}
+    means = {}
+    for arm in data.arms:
+        counts = list(arm.values("parameters").values())
+        if counts:
+            means[arm.name] = sum(counts) / len(counts)
     target = means.get(baseline.name)
-    ratios = {arm: value / target for arm, value in means.items() if target and abs(value / target - 1) > ALIKE}
-    missed = {name: size["off"] for name, size in data.facts.get("match", {}).get("arms", {}).items()}
+    if not target:
+        return
+    matched = data.facts.get("match", {}).get("arms", {})
     as_planned: dict[str, float] = {}
     learned: dict[str, float] = {}
-    for arm, ratio in ratios.items():
-        planned = missed.get(arm, 0.0)
+    for name, mean in means.items():
+        ratio = mean / target
+        is_other = abs(ratio - 1) > ALIKE
+        if not is_other:
+            continue
+        planned = matched[name]["off"] if name in matched else 0.0
         # The mismatch that the plan left is most of the trained one; else a tokenizer has changed the size since.
-        explained = abs(ratio - 1 - planned) < abs(planned)
-        (as_planned if explained else learned)[arm] = ratio
+        if abs(ratio - 1 - planned) < abs(planned):
+            as_planned[name] = ratio
+        else:
+            learned[name] = ratio
     if as_planned:
         yield (
             f"the arms were matched in parameters, but {_times(as_planned)} those of {baseline.name}: a width is a "
@@ -150,12 +177,16 @@ def _differences(name: str, arms: list[ArmRuns], fact: Fact) -> Iterator[str]:
     for arm in arms:
         for run in arm.done:
             value = fact(run)
-            key = value if isinstance(value, Hashable) else repr(value)
-            by_value.setdefault(key, {})[arm.name] = None
+            if not isinstance(value, Hashable):  # a record on disk may hold anything
+                value = repr(value)
+            by_value.setdefault(value, {})[arm.name] = None
     by_value.pop(None, None)  # a run of an earlier release may not have recorded the fact
     if len(by_value) > 1:
-        parts = [f"{value} ({fold(list(names))})" for value, names in by_value.items()]
-        counts = Counter(arm for names in by_value.values() for arm in names)
+        parts = []
+        counts: Counter[str] = Counter()
+        for value, names in by_value.items():
+            parts.append(f"{value} ({fold(list(names))})")
+            counts.update(names.keys())
         note = ", also within an arm" if max(counts.values()) > 1 else ""
         yield f"the runs differ in {name}{note}: {'; '.join(parts[:_MAX_NAMED])}"
 
@@ -199,7 +230,11 @@ def _unequal_budgets(arms: Sequence[ArmRuns]) -> Iterator[str]:
 
 def _small_test_set(arms: Sequence[ArmRuns], metric: str, margin: float | None) -> Iterator[str]:
     """Yield a sentence where the margin is less than one sample of the test set."""
-    sizes = [size for arm in arms for run in arm.done if isinstance(size := run.data.get("test"), int) and size > 0]
+    sizes = []
+    for run in _finished(arms):
+        size = run.data.get("test")
+        if isinstance(size, int) and size > 0:
+            sizes.append(size)
     if margin is None or not sizes or metric_range(metric, ()) != SHARE or metric.startswith("success("):
         return
     if margin < 1 / max(sizes):
@@ -210,14 +245,20 @@ def _small_test_set(arms: Sequence[ArmRuns], metric: str, margin: float | None) 
 
 
 def _code(arms: list[ArmRuns]) -> Iterator[str]:
+    """Yield a sentence on each difference between the code and the packages of the finished runs."""
     yield from _differences("code (git commit)", arms, _commit)
     for package in ("blockyard", "torch", "numpy"):
         yield from _differences(f"version of {package}", arms, _version(package))
-    own = {name for arm in arms for run in arm.done for name in run.facts.get("own_code") or ()}
-    for package in sorted(own):
+    packages: set[str] = set()
+    dirty = False
+    changes = set()
+    for run in _finished(arms):
+        packages |= set(run.facts.get("own_code") or ())
+        git = _git(run)
+        dirty = dirty or bool(git.get("dirty"))
+        changes.add(git.get("diff_hash"))
+    for package in sorted(packages):
         yield from _differences(f"the code of {package}", arms, _own_code(package))
-    dirty = any(_git(run).get("dirty") for arm in arms for run in arm.done)
-    changes = {_git(run).get("diff_hash") for arm in arms for run in arm.done}
     if dirty and len(changes) == 1:
         yield "the code had uncommitted changes, the same for all runs"
 
@@ -229,7 +270,11 @@ def _own_code(package: str) -> Fact:
 
 def _load(arms: list[ArmRuns]) -> Iterator[str]:
     """Yield a warning where some runs shared the machine with more processes than others."""
-    loads = [load for arm in arms for run in arm.done if isinstance(load := run.summary.get("load"), int | float)]
+    loads = []
+    for run in _finished(arms):
+        load = run.summary.get("load")
+        if isinstance(load, int | float):
+            loads.append(load)
     if loads and max(loads) > 1.0 + 1.5 * min(loads):
         yield (
             f"the load of the machine differed between runs ({min(loads):.1f} to {max(loads):.1f}): "
@@ -239,7 +284,9 @@ def _load(arms: list[ArmRuns]) -> Iterator[str]:
 
 def _git(run: LoadedRun) -> dict[str, Any]:
     git = run.facts.get("git")
-    return git if isinstance(git, dict) else {}
+    if isinstance(git, dict):
+        return git
+    return {}
 
 
 def _commit(run: LoadedRun) -> Hashable:
@@ -288,7 +335,8 @@ def _unfinished(arms: list[ArmRuns]) -> Iterator[str]:
                 reasons = dict.fromkeys(str(run.reason) for run in runs if run.reason)
             cells.setdefault((state, "; ".join(reasons)), []).append((arm, runs))
     for reason, names in refused.items():
-        yield f"{counted(names, 'arms')} {'was' if len(names) == 1 else 'were'} refused: {reason}"
+        verb = "was" if len(names) == 1 else "were"
+        yield f"{counted(names, 'arms')} {verb} refused: {reason}"
     for reason, names in refused_settings.items():
         yield f"{counted(names, 'arms')}: a setting was refused: {reason}"
     if undecided:
@@ -297,22 +345,22 @@ def _unfinished(arms: list[ArmRuns]) -> Iterator[str]:
         yield _cells(of_arms, f"{state} ({reason})" if reason else state)
 
 
-def _cells(of_arms: list[tuple[ArmRuns, list[LoadedRun]]], what: str) -> str:
+def _cells(of_arms: list[tuple[ArmRuns, list[LoadedRun]]], state: str) -> str:
     """Return the number of cells of these arms that are in a state, with their names."""
     # With averages, each seed has several cells.
     planned = sum(max(arm.planned, len(arm.runs)) for arm, _ in of_arms)
     if len(of_arms) == 1:
         ((arm, runs),) = of_arms
-        return f"{arm.name}: {len(runs)} of {planned} cells {what}, {_seeds(runs)}"
+        return f"{arm.name}: {len(runs)} of {planned} cells {state}, {_seeds(runs)}"
     names = [f"{arm.name} s{run.seed}" for arm, runs in of_arms for run in runs]
-    return f"{len(names)} of {planned} cells of {len(of_arms)} arms {what}: {fold(names)}"
+    return f"{len(names)} of {planned} cells of {len(of_arms)} arms {state}: {fold(names)}"
 
 
-def _without_metric(arms: list[ArmRuns], metric: str | None) -> Iterator[str]:
+def _without_metric(arms: list[ArmRuns], metric: str) -> Iterator[str]:
     """Yield the finished runs without a value, one sentence for each reason."""
     by_reason: dict[str, list[tuple[ArmRuns, list[LoadedRun]]]] = {}
-    for arm in arms if metric else ():
-        runs = [run for run in arm.done if run.value(str(metric)) is None]
+    for arm in arms:
+        runs = [run for run in arm.done if run.value(metric) is None]
         if runs:
             reasons = dict.fromkeys(run.reason or "not recorded" for run in runs)
             by_reason.setdefault("; ".join(reasons), []).append((arm, runs))
@@ -326,6 +374,7 @@ def _without_metric(arms: list[ArmRuns], metric: str | None) -> Iterator[str]:
 
 
 def _tuning(arms: list[ArmRuns]) -> Iterator[str]:
+    """Yield a sentence where arms had different numbers of tuned settings."""
     tried = {arm.name: arm.tried for arm in arms if arm.tried is not None}
     if len(set(tried.values())) > 1:
         counts = ", ".join(f"{name} {count}" for name, count in tried.items())
@@ -335,20 +384,15 @@ def _tuning(arms: list[ArmRuns]) -> Iterator[str]:
         yield f"some arms were tuned, but not {fold(untuned)}"
 
 
-def _last_weights(arms: list[ArmRuns]) -> Iterator[str]:
-    last = [run.run for arm in arms for run in arm.done if run.summary.get("weights") not in (None, "best.ckpt")]
-    if last:
-        yield f"tested with the last weights instead of the best: {fold(last)}"
-
-
 def _of_the_data(arms: list[ArmRuns]) -> Iterator[str]:
     """Yield the warnings about the data of finished runs; warnings that differ in numbers alone count as one."""
     first: dict[str, tuple[str, dict[str, None]]] = {}
     for arm in arms:
         for run in arm.done:
             data = run.facts.get("data")
-            texts = data.get("warnings") if isinstance(data, dict) else None
-            for text in texts or ():
+            if not isinstance(data, dict):
+                continue
+            for text in data.get("warnings") or ():
                 _, names = first.setdefault(re.sub(r"\d+", "0", text), (text, {}))
                 names[arm.name] = None
     done = [arm.name for arm in arms if arm.done]

@@ -6,7 +6,6 @@ A curve is read from metrics.csv and thinned for a page.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from blockyard.report.arms.changes import FEW_ARMS, MAX_ARMS, changes
 from blockyard.report.arms.missing import MissingResult
@@ -36,7 +35,7 @@ def arm_rows(
 ) -> list[ArmRow]:
     """Return one row for each arm, in the order of the sweep.
 
-    results: of every arm; missing: why an arm has no result, for the arms without one
+    results: the result of each arm; missing: the reason why an arm has no result, for the arms without one
     """
     costs = with_active({arm.name: median_costs(run.cost for run in arm.done) for arm in data.arms})
     points = {name: (results[name].mean.mean, costs[name].get(terms.cost)) for name in costs}
@@ -48,6 +47,18 @@ def arm_rows(
         rival = terms.rival(arm.name)
         failed = sum(run.state == "failed" for run in arm.runs)
         verdict, explanation = _verdict(result, missing.get(arm.name), failed)
+        difference = result.difference
+        if difference is not None and not difference.n:
+            difference = None
+        budget = None
+        if arm.tried is not None:
+            budget = BudgetRow(settings=arm.tried, chosen=arm.chosen)
+        other = {}
+        for name in names:
+            values = list(arm.values(name).values())
+            mean = terms.mean(values)
+            interval = clipped(mean.interval, metric_range(name, values))
+            other[name] = MeanRow(mean=mean.mean, interval=interval, n=mean.n)
         row = ArmRow(
             name=arm.name,
             n=result.mean.n,
@@ -57,7 +68,7 @@ def arm_rows(
             mean=result.mean.mean,
             interval=result.mean.interval,
             interval_kind=result.mean.kind,
-            difference=result.difference if result.difference and result.difference.n else None,
+            difference=difference,
             verdict=verdict,
             words=explanation,
             overrides=list(arm.overrides),
@@ -66,8 +77,8 @@ def arm_rows(
             cost=costs[arm.name],
             cost_ratio=ratios(costs[arm.name], costs[rival] if rival else None),
             pareto=arm.name in front,
-            budget=BudgetRow(settings=arm.tried, chosen=arm.chosen) if arm.tried is not None else None,
-            other={name: _mean(arm, name, terms) for name in names},
+            budget=budget,
+            other=other,
             against=terms.rivals.get(arm.name),
         )
         rows.append(row)
@@ -79,12 +90,17 @@ def _changes(
 ) -> ChangesRow:
     """Return the changes of an arm against its rival.
 
-    Options are compared for a few runs of no sweep anyway, whose arms do not say what they change.
+    Options of a few runs of no sweep are always compared, since the names of such arms do not tell their changes.
     """
     rival = terms.rival(arm.name)
     few = data.question is None and len(data.arms) <= FEW_ARMS
-    reference = data.arm(rival) if rival and (terms.changes or few) else None
-    parameters = (costs[rival]["parameters"] if rival else None, costs[arm.name]["parameters"])
+    reference = None
+    reference_parameters = None
+    if rival:
+        reference_parameters = costs[rival]["parameters"]
+        if terms.changes or few:
+            reference = data.arm(rival)
+    parameters = (reference_parameters, costs[arm.name]["parameters"])
     return changes(arm, reference, parameters, modules=terms.changes and len(data.arms) <= MAX_ARMS)
 
 
@@ -118,29 +134,44 @@ def cell_row(record: LoadedRun) -> CellRow:
     )
 
 
-def _mean(arm: ArmRuns, metric: str, terms: ComparisonTerms) -> MeanRow:
-    values = list(arm.values(metric).values())
-    mean = terms.mean(values)
-    return MeanRow(mean=mean.mean, interval=clipped(mean.interval, metric_range(metric, values)), n=mean.n)
-
-
 def curves(records: list[LoadedRun], flops: Mapping[str, float | None]) -> list[CurveRow]:
     """Return the curve of each run that has one: steps, samples, FLOPs and seconds, and every metric.
 
-    flops: per sample, by arm, for runs that have not recorded it yet
+    flops: arm -> FLOPs per sample, for runs that have not recorded them yet
     """
     # All curves are one JSON text in one page: with many runs each has fewer points.
     points = max(MIN_POINTS, min(MAX_POINTS, MAX_TOTAL // max(1, len(records))))
-    rows = [curve(record, flops.get(record.arm), points) for record in records if record.state != "refused"]
-    return [row for row in rows if row.step]
+    rows = []
+    for record in records:
+        if record.state == "refused":
+            continue
+        row = curve(record, flops.get(record.arm), points)
+        if row.step:
+            rows.append(row)
+    return rows
 
 
 def curve(record: LoadedRun, flops: float | None = None, points: int = MAX_POINTS) -> CurveRow:
     """Return one run's curve, thinned. A metric that a row does not have is None there."""
-    rows = thin(_read_rows(record.path), points)
+    try:
+        rows = thin(read_metrics(record.path / FILE), points)
+    except OSError:
+        rows = []
+    names: dict[str, None] = {}
+    for row in rows:
+        names |= dict.fromkeys(row)
+    metrics: dict[str, list[float | None]] = {}
+    for name in names:
+        if name not in AXES:
+            metrics[name] = [rounded(row.get(name)) for row in rows]
     per_sample = record.cost.get("flops_per_sample", flops)
-    metrics = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in AXES]
     samples = [row.get("samples") for row in rows]
+    computes: list[float | None] = []
+    for count in samples:
+        if per_sample is None or count is None:
+            computes.append(None)
+        else:
+            computes.append(rounded(per_sample * count))
     return CurveRow(
         arm=record.arm,
         seed=record.seed,
@@ -148,9 +179,9 @@ def curve(record: LoadedRun, flops: float | None = None, points: int = MAX_POINT
         setting=record.setting,
         step=[int(row["step"]) for row in rows],
         samples=samples,
-        flops=[None if per_sample is None or count is None else rounded(per_sample * count) for count in samples],
+        flops=computes,
         seconds=[row.get("seconds") for row in rows],
-        metrics={name: [rounded(row.get(name)) for row in rows] for name in metrics},
+        metrics=metrics,
     )
 
 
@@ -158,7 +189,10 @@ def thin(rows: list[Row], points: int) -> list[Row]:
     """Return at most `points` rows: the last one, then rows with validation metrics, then the rest, evenly spaced."""
     if len(rows) <= points:
         return rows
-    validated = [index for index, row in enumerate(rows) if any(name.startswith("val/") for name in row)]
+    validated = []
+    for index, row in enumerate(rows):
+        if any(name.startswith("val/") for name in row):
+            validated.append(index)
     kept = set(_evenly_spaced(validated, points)) | {len(rows) - 1}
     rest = [index for index in range(len(rows)) if index not in kept]
     kept |= set(_evenly_spaced(rest, points - len(kept)))
@@ -168,13 +202,6 @@ def thin(rows: list[Row], points: int) -> list[Row]:
 def rounded(value: float | None) -> float | None:
     """Return a value with six significant digits, enough for a plot."""
     return None if value is None else float(f"{value:.6g}")
-
-
-def _read_rows(folder: Path) -> list[Row]:
-    try:
-        return read_metrics(folder / FILE)
-    except OSError:
-        return []
 
 
 def _evenly_spaced(indices: list[int], count: int) -> list[int]:

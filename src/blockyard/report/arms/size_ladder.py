@@ -43,28 +43,27 @@ def ladder_row(
         raise UserError(f"ladder: {metric} is not a loss; --metric test/loss, or bits per byte, has a law in compute")
     groups: dict[str, list[ArmRuns]] = {}
     for arm in data.arms:
-        groups.setdefault(_group(arm, factor), []).append(arm)
+        others = [level for name, level in arm.levels.items() if name != factor]
+        groups.setdefault(",".join(others) or "arm", []).append(arm)
     base = next(iter(groups))
+    points = {}
     for name, arms in groups.items():
         if any(arm.name == baseline for arm in arms):
             base = name
-    points = {name: _points(arms, metric) for name, arms in groups.items()}
+        points[name] = _points(arms, metric)
     fitted = ladder(points, base, floors)
+    unfitted = []
+    for misfit in fitted.unfitted:
+        compute = [compute for compute, _ in misfit.rungs]
+        loss = [loss for _, loss in misfit.rungs]
+        unfitted.append(LadderMisfitRow(name=misfit.name, compute=compute, loss=loss, worst=misfit.worst))
     return LadderRow(
         factor=factor,
         baseline=base,
         farther=FARTHER,
         floors=floors,
-        arms=[_arm(one) for one in fitted.arms],
-        unfitted=[
-            LadderMisfitRow(
-                name=one.name,
-                compute=[compute for compute, _ in one.rungs],
-                loss=[loss for _, loss in one.rungs],
-                worst=one.worst,
-            )
-            for one in fitted.unfitted
-        ],
+        arms=[_arm(fit) for fit in fitted.arms],
+        unfitted=unfitted,
     )
 
 
@@ -78,11 +77,16 @@ def rivals(data: ComparisonInput, baseline: str | None) -> dict[str, str]:
 
     Empty for other sweeps. An arm whose rung the baseline does not have is left out.
     """
-    own = data.arm(baseline) if baseline and (data.question or {}).get("ladder") else None
-    if own is None:
+    if not baseline or not (data.question or {}).get("ladder"):
         return {}
-    at = {arm.levels[FACTOR]: arm.name for arm in data.arms if arm.levels.get(ARM_LEVEL) == own.levels.get(ARM_LEVEL)}
-    return {arm.name: at[arm.levels[FACTOR]] for arm in data.arms if arm.levels.get(FACTOR) in at}
+    reference = data.arm(baseline)
+    if reference is None:
+        return {}
+    by_rung: dict[str, str] = {}
+    for arm in data.arms:
+        if arm.levels.get(ARM_LEVEL) == reference.levels.get(ARM_LEVEL):
+            by_rung[arm.levels[FACTOR]] = arm.name
+    return {arm.name: by_rung[arm.levels[FACTOR]] for arm in data.arms if arm.levels.get(FACTOR) in by_rung}
 
 
 def ladder_answer(row: LadderRow) -> str:
@@ -95,63 +99,78 @@ def ladder_answer(row: LadderRow) -> str:
             f"FLOPs C of training; the law of the other rungs misses the largest by {100 * arm.held_out:+.2g} %."
         )
     last = max(arm.compute[-1] for arm in row.arms)
-    parts = [f"{arm.name} is worth {_worth(arm.multiplier, arm.interval)}{_gap(arm)}" for arm in others[:MAX_NAMED]]
-    more = f"; and {len(others) - MAX_NAMED} more arms" if len(others) > MAX_NAMED else ""
-    far = ", ".join(f"{arm.name} {_worth(arm.farther, arm.farther_interval)}" for arm in others[:MAX_NAMED])
-    return (
-        f"At the largest rung ({last:.3g} FLOPs), in the compute of {row.baseline}: {'; '.join(parts)}{more}. "
-        f"Extrapolated to {row.farther:g} times that: {far}."
-    ) + (f" {no_law({one.name: one.worst for one in row.unfitted})}." if row.unfitted else "")
+    measured = []
+    extrapolated = []
+    for arm in others[:MAX_NAMED]:
+        gap = "" if arm.trend is None else f" (the gap {arm.trend})"
+        measured.append(f"{arm.name} is worth {_worth(arm.multiplier, arm.interval)}{gap}")
+        extrapolated.append(f"{arm.name} {_worth(arm.farther, arm.farther_interval)}")
+    if len(others) > MAX_NAMED:
+        measured.append(f"and {len(others) - MAX_NAMED} more arms")
+    text = (
+        f"At the largest rung ({last:.3g} FLOPs), in the compute of {row.baseline}: {'; '.join(measured)}. "
+        f"Extrapolated to {row.farther:g} times that: {', '.join(extrapolated)}."
+    )
+    if row.unfitted:
+        errors = {misfit.name: misfit.worst for misfit in row.unfitted}
+        text += f" {no_law(errors)}."
+    return text
 
 
 def _worth(times: float | None, interval: Limits | None) -> str:
     if times is None or math.isinf(times):
         return "more than its law can tell"
-    return f"{times:.3g} times" + ("" if interval is None else f" ({interval[0]:.3g} to {interval[1]:.3g})")
-
-
-def _gap(arm: LadderArmRow) -> str:
-    if arm.trend is None:
-        return ""
-    return f" (the gap {arm.trend})"
-
-
-def _group(arm: ArmRuns, factor: str) -> str:
-    return ",".join(level for name, level in arm.levels.items() if name != factor) or "arm"
+    if interval is None:
+        return f"{times:.3g} times"
+    return f"{times:.3g} times ({interval[0]:.3g} to {interval[1]:.3g})"
 
 
 def _points(arms: list[ArmRuns], metric: str) -> dict[int, list[tuple[float, float]]]:
     """Return seed -> (compute, loss) of each rung, in the order of compute, for the seeds that all rungs have."""
-    rungs = [{run.seed: pair for run in arm.done if (pair := _point(run, metric)) is not None} for arm in arms]
-    rungs = sorted((rung for rung in rungs if rung), key=lambda rung: min(compute for compute, _ in rung.values()))
-    common = sorted(set.intersection(*(set(rung) for rung in rungs))) if rungs else []
-    return {seed: [rung[seed] for rung in rungs] for seed in common}
+    rungs: list[dict[int, tuple[float, float]]] = []
+    for arm in arms:
+        rung = {}
+        for run in arm.done:
+            point = _point(run, metric)
+            if point is not None:
+                rung[run.seed] = point
+        if rung:
+            rungs.append(rung)
+    if not rungs:
+        return {}
+    rungs.sort(key=lambda rung: min(compute for compute, _ in rung.values()))
+    common = set.intersection(*map(set, rungs))
+    return {seed: [rung[seed] for rung in rungs] for seed in sorted(common)}
 
 
 def _point(run: LoadedRun, metric: str) -> tuple[float, float] | None:
     """Return the FLOPs of training and the loss of a run; None where either is unknown."""
-    samples, each, loss = run.summary.get("samples"), run.summary.get("flops_per_sample"), run.value(metric)
-    training = each.get("training") if isinstance(each, dict) else None
+    samples = run.summary.get("samples")
+    flops = run.summary.get("flops_per_sample")
+    loss = run.value(metric)
+    training = flops.get("training") if isinstance(flops, dict) else None
     if loss is None or not (is_finite(samples) and is_finite(training)):
         return None
     compute = float(samples or 0) * float(training or 0)
-    return (compute, loss) if compute > 0 else None
+    if compute <= 0:  # the law is one of log compute
+        return None
+    return compute, loss
 
 
-def _arm(one: ArmLadder) -> LadderArmRow:
-    predicted, measured = one.held_out
+def _arm(fit: ArmLadder) -> LadderArmRow:
+    predicted, measured = fit.held_out
     return LadderArmRow(
-        name=one.name,
-        compute=[compute for compute, _ in one.rungs],
-        loss=[loss for _, loss in one.rungs],
-        floor=one.law.floor,
-        scale=one.law.scale,
-        power=one.law.power,
-        worst=one.worst,
+        name=fit.name,
+        compute=[compute for compute, _ in fit.rungs],
+        loss=[loss for _, loss in fit.rungs],
+        floor=fit.law.floor,
+        scale=fit.law.scale,
+        power=fit.law.power,
+        worst=fit.worst,
         held_out=predicted / measured - 1,
-        multiplier=one.multiplier,
-        interval=one.interval,
-        farther=one.farther,
-        farther_interval=one.farther_interval,
-        trend=one.trend,
+        multiplier=fit.multiplier,
+        interval=fit.interval,
+        farther=fit.farther,
+        farther_interval=fit.farther_interval,
+        trend=fit.trend,
     )

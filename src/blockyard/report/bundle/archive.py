@@ -1,4 +1,4 @@
-"""The ZIP file of a bundle: the same bytes for the same content, and read without trust in whoever wrote it.
+"""The ZIP file of a bundle: the same bytes for the same content, and read without trust in its writer.
 
     manifest.json                                            format, versions, SHA-256 and size of every other member
     outputs/sweeps/NAME/plan.json, comparison.json, report.html
@@ -23,8 +23,7 @@ import struct
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -60,6 +59,8 @@ MAX_MANIFEST = 20_000_000
 MAX_RATIO = 400  # bytes out of one byte, beyond the first `_SMALL`
 _SMALL = 2**20
 _CHUNK = 2**20
+# All that zipfile raises for damaged files; the two unusual ones are for compression and encryption that it lacks.
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, ValueError)
 
 Source: TypeAlias = bytes | Path  # the content of a member, or the file that has it
 
@@ -94,24 +95,26 @@ def write_archive(
     path: Path, kind: str, name: str, versions: dict[str, list[str]], members: Mapping[str, Source]
 ) -> BundleManifest:
     """Write a bundle atomically: the bytes are a function of the arguments and of zlib's version. Raises OSError."""
-    digests = {member: _digest(member, source) for member, source in members.items()}
+    digests: dict[str, tuple[str, int]] = {}
+    for member, source in members.items():
+        content = _content(source)
+        if len(content) > MAX_MEMBER:
+            raise UserError(f"{member} has {len(content):,} bytes; a bundle holds files of at most {MAX_MEMBER:,}")
+        digests[member] = (hashlib.sha256(content).hexdigest(), len(content))
     manifest = BundleManifest(kind, name, versions, digests)
-    with _small(path), replacing(path) as temporary, zipfile.ZipFile(temporary, "w", allowZip64=False) as archive:
-        for member, source in [(MANIFEST, manifest.as_json()), *sorted(members.items())]:
-            assert member == MANIFEST or _MEMBER.fullmatch(member), member
-            info = zipfile.ZipInfo(member, _TIME)
-            info.create_system, info.external_attr = _UNIX, _MODE << 16
-            archive.writestr(info, _content(source), zipfile.ZIP_DEFLATED, 9)
-    return manifest
-
-
-@contextmanager
-def _small(path: Path) -> Iterator[None]:
-    """Raise UserError for a file that is too large to be read again."""
     try:
-        yield
+        # Without the ZIP64 fields, which a reader refuses, zipfile raises for a file that is too large.
+        with replacing(path) as temporary, zipfile.ZipFile(temporary, "w", allowZip64=False) as archive:
+            for member, source in [(MANIFEST, manifest.as_json()), *sorted(members.items())]:
+                assert member == MANIFEST or _MEMBER.fullmatch(member), member
+                # A fixed time, system and mode: the same content is the same file on every machine.
+                info = zipfile.ZipInfo(member, _TIME)
+                info.create_system = _UNIX
+                info.external_attr = _MODE << 16
+                archive.writestr(info, _content(source), zipfile.ZIP_DEFLATED, 9)
     except zipfile.LargeZipFile:
         raise UserError(f"{path} would have more than {MAX_FILE:,} bytes; leave weights=true out") from None
+    return manifest
 
 
 def _content(source: Source) -> bytes:
@@ -120,24 +123,17 @@ def _content(source: Source) -> bytes:
     return read_member(source)
 
 
-def _digest(member: str, source: Source) -> tuple[str, int]:
-    content = _content(source)
-    if len(content) > MAX_MEMBER:
-        raise UserError(f"{member} has {len(content):,} bytes; a bundle holds files of at most {MAX_MEMBER:,}")
-    return hashlib.sha256(content).hexdigest(), len(content)
-
-
-_UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, ValueError)
-
-
 def unpack(path: Path, folder: Path) -> BundleManifest:
     """Write every member of a bundle into `folder`, which is empty, and return the manifest.
 
     Runs nothing of the bundle. Raises UserError for a file that is not a bundle of this format, that could do harm, or
-    of which a SHA-256 is wrong.
+    that has a member with another SHA-256 than its manifest says.
     """
     if not is_regular(path):
-        raise UserError(f"{path}: {'it is not a regular file' if os.path.lexists(path) else 'no such file'}")
+        # A link without a target does not exist, and yet its name is there.
+        if os.path.lexists(path):
+            raise UserError(f"{path}: it is not a regular file")
+        raise UserError(f"{path}: no such file")
     size = path.stat().st_size
     if size > MAX_FILE:
         raise _refused(path, f"it has {size:,} bytes, at most {MAX_FILE:,} are read")
@@ -170,25 +166,27 @@ def _unpack(archive: zipfile.ZipFile, path: Path, folder: Path) -> BundleManifes
     manifest = _manifest(archive.read(named[MANIFEST]), path)
     unlisted = sorted(named.keys() - manifest.members.keys() - {MANIFEST})
     missing = sorted(manifest.members.keys() - named.keys())
-    if unlisted or missing:
-        which = f"holds {unlisted[0]}, which its {MANIFEST} lacks" if unlisted else f"lacks {missing[0]}"
-        raise _refused(path, f"it {which}")
+    if unlisted:
+        raise _refused(path, f"it holds {unlisted[0]}, which its {MANIFEST} lacks")
+    if missing:
+        raise _refused(path, f"it lacks {missing[0]}")
     for name, (digest, count) in manifest.members.items():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        own, out = hashlib.sha256(), 0
-        if named[name].file_size != count:
-            raise _refused(
-                path, f"{name} would unpack to {named[name].file_size:,} bytes, its {MANIFEST} says {count:,}"
-            )
+        size = named[name].file_size
+        if size != count:
+            raise _refused(path, f"{name} would unpack to {size:,} bytes, its {MANIFEST} says {count:,}")
+        sha256 = hashlib.sha256()
+        unpacked = 0
         with archive.open(named[name]) as member, target.open("xb") as file:
             while chunk := member.read(_CHUNK):
-                out += len(chunk)
-                if out > count:
+                # The size in a header is its writer's word, so the bytes are counted before they are written.
+                unpacked += len(chunk)
+                if unpacked > count:
                     raise _refused(path, f"{name} has more than the {count:,} bytes of its {MANIFEST}")
-                own.update(chunk)
+                sha256.update(chunk)
                 file.write(chunk)
-        if (own.hexdigest(), out) != (digest, count):
+        if (sha256.hexdigest(), unpacked) != (digest, count):
             raise _refused(path, f"the SHA-256 of {name} is not that of its {MANIFEST}: it was damaged or changed")
     return manifest
 
@@ -197,10 +195,14 @@ def _check_infos(infos: list[zipfile.ZipInfo], path: Path, start: int) -> None:
     """Raise UserError for a list of members that no bundle has. start: where the list itself begins in the file."""
     if len(infos) > MAX_MEMBERS:
         raise _refused(path, f"it has {len(infos):,} members, at most {MAX_MEMBERS:,} are read")
-    total, seen, end = 0, set[str](), 0
-    for info in sorted(infos, key=lambda each: each.header_offset):
-        name, total = info.filename, total + info.file_size
+    total = 0
+    seen: set[str] = set()
+    end = 0  # of the member before
+    for info in sorted(infos, key=lambda info: info.header_offset):
+        name = info.filename
+        total += info.file_size
         reason = _problem(info)
+        # File systems of macOS and Windows take names that differ in case or in Unicode's form for the same file.
         folded = unicodedata.normalize("NFC", name).casefold()
         if reason is None and folded in seen:
             reason = "it is there twice, or differs from another in case alone"
@@ -247,13 +249,19 @@ def _manifest(content: bytes, path: Path) -> BundleManifest:
     if raw["format"] != FORMAT:
         raise _refused(path, f"it has format {quoted(raw['format'])}; this version reads {FORMAT}")
     try:
-        members = {str(name): (str(each["sha256"]), int(each["bytes"])) for name, each in dict(raw["members"]).items()}
-        versions = {str(name): [str(each) for each in list(numbers)] for name, numbers in dict(raw["versions"]).items()}
+        members: dict[str, tuple[str, int]] = {}
+        for name, member in dict(raw["members"]).items():
+            members[str(name)] = (str(member["sha256"]), int(member["bytes"]))
+        versions: dict[str, list[str]] = {}
+        for package, numbers in dict(raw["versions"]).items():
+            versions[str(package)] = [str(number) for number in list(numbers)]
         manifest = BundleManifest(str(raw["kind"]), str(raw["name"]), versions, members)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise _refused(path, f"its {MANIFEST} is damaged ({first_line(error)})") from error
-    own = f"{ROOT}/sweeps/{manifest.name}/plan.json" if manifest.kind == "sweep" else f"{ROOT}/{manifest.name}/run.json"
-    if manifest.kind not in ("sweep", "run") or own not in members:
+    record = f"{ROOT}/{manifest.name}/run.json"
+    if manifest.kind == "sweep":
+        record = f"{ROOT}/sweeps/{manifest.name}/plan.json"
+    if manifest.kind not in ("sweep", "run") or record not in members:
         raise _refused(path, f"its {MANIFEST} names {quoted(manifest.kind)} {quoted(manifest.name)}, which it lacks")
     return manifest
 

@@ -59,11 +59,15 @@ def rerun(
 
     Raises UserError for a config that is refused and for data that is elsewhere, SystemExit where a signal stops it.
     """
-    located = recorded.with_data({key: os.path.abspath(path) for key, path in moved.items()}) if moved else recorded
+    located = recorded
+    if moved:
+        # Absolute, since the run has another working folder.
+        absolute = {key: os.path.abspath(path) for key, path in moved.items()}
+        located = recorded.with_data(absolute)
     data = {**(recorded.config.get("data") or {}), **located.moved}
     _check_paths({**recorded.config, "data": data}, recorded.name, scratch, located.moved)
     choices = recorded.facts().get("choices")
-    with _working_in(scratch):
+    with contextlib.chdir(scratch):
         config = _repeatable(trusted_config(located, list(allow), training=True), recorded, scratch)
         command = ["blockyard", "verify-bundle"]
         with log_to_file(scratch / "log.txt"), create_run(config, command=command, choices=choices or {}) as folder:
@@ -76,8 +80,10 @@ def rerun(
 
 
 def _repeatable(config: Node, recorded: RunFolder, scratch: Path) -> Node:
+    """Return the config with the recorded number of threads, in the temporary folder and without a logger."""
     threads = recorded.summary().get("threads")
     trainer = dict(config["trainer"])
+    # The number of threads sets the order of a sum, and so its last bits.
     if isinstance(threads, int) and not isinstance(threads, bool) and 1 <= threads <= 1024:
         trainer["threads"] = min(threads, os.cpu_count() or 1)
     return {**config, "trainer": trainer, "logger": _NO_LOGGER, "outputs": str(scratch / "outputs"), "force": False}
@@ -86,15 +92,17 @@ def _repeatable(config: Node, recorded: RunFolder, scratch: Path) -> Node:
 def _check_paths(config: Node, name: str, scratch: Path, moved: Mapping[str, Any]) -> None:
     """Raise UserError for data that is not here, and for a path that leads out of the temporary folder."""
     gone = scrubbed_keys(config)
-    if others := [key for key in gone if not key.startswith("data.")]:
+    others = [key for key in gone if not key.startswith("data.")]
+    if others:
         raise UserError(f"{name} cannot be run again from a bundle: it starts from files of {', '.join(others)}")
     if gone:
-        raise UserError(
-            f"{name} reads files that are in no bundle: say where they are, {' '.join(f'{key}=PATH' for key in gone)}"
-        )
-    for key, text in _texts({key: value for key, value in config.items() if key not in ("name", "tags", "outputs")}):
-        own = key.startswith("data.") and key.removeprefix("data.") in moved
-        if not own and _leaves(text, scratch):
+        arguments = " ".join(f"{key}=PATH" for key in gone)
+        raise UserError(f"{name} reads files that are in no bundle: say where they are, {arguments}")
+    options = {key: value for key, value in config.items() if key not in ("name", "tags", "outputs")}
+    for key, text in _texts(options):
+        # A path that the caller states may lead anywhere.
+        stated = key.startswith("data.") and key.removeprefix("data.") in moved
+        if not stated and _leaves(text, scratch):
             raise UserError(
                 f"{name}: {key}={quoted(text)} leads out of the folder that the run has here, and is not followed"
             )
@@ -116,6 +124,7 @@ def _leaves(text: str, folder: Path) -> bool:
 
 
 def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each text of a config with its dotted key."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             yield from _texts(item, f"{key}.{name}".lstrip("."))
@@ -126,33 +135,30 @@ def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
         yield key, value
 
 
-@contextlib.contextmanager
-def _working_in(folder: Path) -> Iterator[None]:
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
-
-
 def _compared(recorded: RunFolder, repeated: RunFolder) -> Repeated:
     was, now = recorded.summary(), repeated.summary()
-    metrics, again = was.get("metrics") or {}, now.get("metrics") or {}
-    unlike = list(_unlike_values("", metrics, again))
-    by_step = [{int(row["step"]): row for row in read_metrics(run.path / METRICS)} for run in (recorded, repeated)]
-    for step in sorted(by_step[0].keys() | by_step[1].keys()):
-        unlike += _unlike_values(f"{METRICS}, step {step}, ", *(each.get(step, {}) for each in by_step))
+    metrics = was.get("metrics") or {}
+    unlike = list(_unlike_values("", metrics, now.get("metrics") or {}))
+    recorded_rows = _rows_by_step(recorded)
+    repeated_rows = _rows_by_step(repeated)
+    for step in sorted(recorded_rows.keys() | repeated_rows.keys()):
+        where = f"{METRICS}, step {step}, "
+        unlike += _unlike_values(where, recorded_rows.get(step, {}), repeated_rows.get(step, {}))
     samples = 0
     if (recorded.path / PREDICTIONS).exists():
         samples, lines = _unlike_predictions(recorded.path, repeated.path)
         unlike += lines
-    result = Repeated(recorded.name, len(metrics), len(by_step[0]), samples, unlike)
+    result = Repeated(recorded.name, len(metrics), len(recorded_rows), samples, unlike)
     result.surroundings.extend(_surroundings(recorded, repeated, was, now))
     return result
 
 
+def _rows_by_step(run: RunFolder) -> dict[int, Mapping[str, Any]]:
+    return {int(row["step"]): row for row in read_metrics(run.path / METRICS)}
+
+
 def _unlike_values(where: str, recorded: Mapping[str, Any], repeated: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each value that has other bits, except the metrics of speed and memory."""
     for name in dict.fromkeys([*recorded, *repeated]):
         if name in _CLOCK:
             continue
@@ -160,6 +166,7 @@ def _unlike_values(where: str, recorded: Mapping[str, Any], repeated: Mapping[st
         if was is None or now is None:
             if was is not now:
                 yield f"{where}{name}: {_exact(was)}, repeated {_exact(now)}"
+        # By their bits: == takes 0.0 for -0.0, and no NaN for itself.
         elif float(was).hex() != float(now).hex():
             yield f"{where}{name}: {_exact(was)}, repeated {_exact(now)}, {_apart(float(was), float(now))}"
 
@@ -176,36 +183,42 @@ def _apart(was: float, now: float) -> str:
 
 
 def _unlike_predictions(recorded: Path, repeated: Path) -> tuple[int, list[str]]:
-    """How many samples were compared, and which arrays have other bits."""
+    """Return the number of samples that were compared, and a sentence on the arrays that have other bits."""
     was = read_predictions(recorded / PREDICTIONS)
     try:
         now = read_predictions(repeated / PREDICTIONS)
     except FileNotFoundError:
         return len(was), [f"{PREDICTIONS} was not written"]
-    names = [
-        name
-        for name, array in was.arrays.items()
-        if name not in now.arrays or array.dtype != now[name].dtype or array.tobytes() != now[name].tobytes()
-    ]
-    return len(was), [f"{PREDICTIONS}: other bits in {', '.join(names)}"] if names else []
+    names = []
+    for name, array in was.arrays.items():
+        if name in now.arrays and array.dtype == now[name].dtype and array.tobytes() == now[name].tobytes():
+            continue
+        names.append(name)
+    if names:
+        return len(was), [f"{PREDICTIONS}: other bits in {', '.join(names)}"]
+    return len(was), []
 
 
 def _surroundings(recorded: RunFolder, repeated: RunFolder, was: Node, now: Node) -> Iterator[str]:
     """Yield the differences around the two runs that may change bits."""
-    facts, installed, host = recorded.facts(), versions(), host_facts()
+    facts = recorded.facts()
+    installed = versions()
+    host = host_facts()
     for package, version in (facts.get("versions") or {}).items():
         if installed.get(package) != version:
             yield f"{package} {version}, here {installed.get(package, 'not installed')}"
-    git, here = facts.get("git") or {}, repeated.facts().get("git") or {}
+    git = facts.get("git") or {}
+    here = repeated.facts().get("git") or {}
     if git and (git.get("commit"), git.get("diff_hash")) != (here.get("commit"), here.get("diff_hash")):
         yield f"code of commit {str(git.get('commit'))[:10]}, here {str(here.get('commit') or 'unknown')[:10]}"
-    for key, what in (("cpu", "CPU"), ("system", "system")):
+    for key, part in (("cpu", "CPU"), ("system", "system")):
         before = (facts.get("host") or {}).get(key)
         if before and before != host.get(key):
-            yield f"{what} {before}, here {host.get(key)}"
+            yield f"{part} {before}, here {host.get(key)}"
     for key in ("device", "threads", "processes", "precision", "kernels"):
         if was.get(key) != now.get(key):
             yield f"{key} {quoted(was.get(key))}, here {quoted(now.get(key))}"
-    data = [(each.get("data") or {}).get("fingerprint") for each in (was, now)]
-    if data[0] != data[1]:
-        yield f"data with the fingerprint {str(data[0])[:12]}, here {str(data[1])[:12]}"
+    fingerprint = (was.get("data") or {}).get("fingerprint")
+    fingerprint_here = (now.get("data") or {}).get("fingerprint")
+    if fingerprint != fingerprint_here:
+        yield f"data with the fingerprint {str(fingerprint)[:12]}, here {str(fingerprint_here)[:12]}"

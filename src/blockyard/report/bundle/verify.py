@@ -1,4 +1,4 @@
-"""Reads a bundle as a stranger's, computes its comparison again, and says where that differs from the recorded one.
+"""Read a bundle as a stranger's, compute its comparison again, and name its differences from the recorded one.
 
 Nothing that the bundle names is imported before its configs are checked, and without `rerun` none of it is built.
 """
@@ -34,14 +34,14 @@ from blockyard.sweep.plan.sweep_plan import FOLDER as SWEEPS
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 
 CLOSE = 1e-6  # relative: other versions of scipy and numpy round otherwise
-# Of a comparison: what depends on the time, the machine or the data, which no bundle holds.
+# Keys of a comparison that depend on the time, the machine or the data, which no bundle holds.
 _NOT_COMPUTED = {
     *("stale", "samples", "written", "predictions", "attention", "provenance", "warnings", "tasks", "source", "title"),
     *("claim", "question", "curves", "cost_axis"),
 }
 _NOT_OF_ARMS = {"changes", "cost", "cost_ratio", "pareto", "overrides"}
 _OF_CELLS = ("arm", "seed", "state", "metrics")
-# What a stranger's files may raise where they are compared, besides UserError.
+# Exceptions, besides UserError, of a comparison of files with any content.
 _UNSOUND = (TypeError, KeyError, AttributeError, IndexError, ValueError, ArithmeticError, RecursionError)
 
 
@@ -50,8 +50,9 @@ class Verified:
     """The content of a bundle, and its faults.
 
     comparison: computed again from its metrics and predictions
-    differences: between what it records and what follows from it, a sentence each; empty where it is as it says
-    agreed: the metrics that were computed again from the predictions, and of how many runs; notes: what was not
+    differences: a sentence on each difference between its records and the values that follow from its files
+    agreed: metric -> the number of runs in which its value followed from the predictions
+    notes: a sentence on each part that was not computed again
     """
 
     manifest: BundleManifest
@@ -69,12 +70,16 @@ def opened(path: Path) -> Iterator[tuple[BundleManifest, Path]]:
 
 
 def verify(path: Path, manifest: BundleManifest, folder: Path, allow: Sequence[str] = ()) -> Verified:
-    """Check what was unpacked and compute its comparison again. Raises UserError for a file that could do harm.
+    """Check the unpacked files and compute the comparison again. Raises UserError for a file that could do harm.
 
     allow: packages besides the trusted ones whose classes its configs may name; they are not imported here
     """
-    records = [_record(entry.path, path, allow) for entry in sorted(runs(folder / ROOT), key=lambda each: each.name)]
-    base = folder / ROOT / (f"{SWEEPS}/{manifest.name}" if manifest.kind == "sweep" else manifest.name)
+    entries = sorted(runs(folder / ROOT), key=lambda entry: entry.name)
+    # Every config is checked before any is used.
+    records = [_record(entry.path, path, allow) for entry in entries]
+    base = folder / ROOT / manifest.name
+    if manifest.kind == "sweep":
+        base = folder / ROOT / SWEEPS / manifest.name
     try:
         recorded = read_json(base / DATA)
         if not isinstance(recorded, dict) or not {"arms", "answer", "metric", "cells"} <= recorded.keys():
@@ -141,17 +146,19 @@ def _targets(value: Any) -> Iterator[Any]:
 
 
 def _configs(records: Iterable[LoadedRun], notes: list[str]) -> Iterator[str]:
-    """Say which run is in a folder of another config: its name holds the hash of the config."""
+    """Yield a sentence for each run in a folder of another config: its name holds the hash of the config."""
     left = 0
     for record in records:
         config = read_yaml(record.path / CONFIG)
-        if config.get("allow") or scrubbed_keys(config):  # whose hash needs the package, or the path
+        # The hash of such a config needs the package, or the path that was removed.
+        if config.get("allow") or scrubbed_keys(config):
             left += 1
             continue
-        own, named = identity(config), record.path.parent.name.rpartition("-")[2]
-        if own != named:
+        computed = identity(config)
+        named = record.path.parent.name.rpartition("-")[2]
+        if computed != named:
             edited = "it was edited, or another version wrote it"
-            yield f"{record.run}: the identity of its {CONFIG} is {own}, not {named}: {edited}"
+            yield f"{record.run}: the identity of its {CONFIG} is {computed}, not {named}: {edited}"
         if config.get("seed") != record.seed:
             yield f"{record.run}: the seed of its {CONFIG} is {quoted(config.get('seed'))}"
     if left:
@@ -163,30 +170,32 @@ def _differences(recorded: dict[str, Any], computed: dict[str, Any]) -> Iterator
     for key in recorded:
         if key in computed and key not in {*_NOT_COMPUTED, "arms", "cells"}:
             yield from _unlike(key, recorded[key], computed[key])
-    yield from _rows("arm", recorded["arms"], computed["arms"], lambda row: str(row["name"]), _NOT_OF_ARMS)
-    cells = [[{key: row.get(key) for key in _OF_CELLS} for row in each["cells"]] for each in (recorded, computed)]
-    settings = [[str(row.get("setting")) for row in each["cells"]] for each in (recorded, computed)]
-    names = [
-        [f"{row['arm']} s{row['seed']} {setting}".removesuffix(" {}") for row, setting in zip(*pair, strict=True)]
-        for pair in zip(cells, settings, strict=True)
-    ]
-    if names[0] != names[1]:
-        yield f"the cells are {', '.join(names[1])}, recorded {', '.join(names[0])}"
+    recorded_arms = {str(row["name"]): row for row in recorded["arms"]}
+    computed_arms = {str(row["name"]): row for row in computed["arms"]}
+    if list(recorded_arms) != list(computed_arms):
+        yield f"the arms are {', '.join(computed_arms)}, recorded {', '.join(recorded_arms)}"
+    else:
+        for name, row in recorded_arms.items():
+            for key in row:
+                # A key that one of two versions lacks is left out.
+                if key in computed_arms[name] and key not in _NOT_OF_ARMS:
+                    yield from _unlike(f"arm {name}, {key}", row[key], computed_arms[name][key])
+    recorded_cells = recorded["cells"]
+    computed_cells = computed["cells"]
+    recorded_names = [_cell_name(cell) for cell in recorded_cells]
+    computed_names = [_cell_name(cell) for cell in computed_cells]
+    if recorded_names != computed_names:
+        yield f"the cells are {', '.join(computed_names)}, recorded {', '.join(recorded_names)}"
         return
-    for name, was, now in zip(names[0], *cells, strict=True):
-        yield from _unlike(f"cell {name}", was, now)
+    for name, was, now in zip(recorded_names, recorded_cells, computed_cells, strict=True):
+        recorded_cell = {key: was.get(key) for key in _OF_CELLS}
+        computed_cell = {key: now.get(key) for key in _OF_CELLS}
+        yield from _unlike(f"cell {name}", recorded_cell, computed_cell)
 
 
-def _rows(what: str, recorded: Any, computed: Any, name: Any, left_out: set[str]) -> Iterator[str]:
-    """Yield the differences of rows that have names; keys that one of two versions lacks are left out."""
-    was, now = ({name(row): row for row in rows} for rows in (recorded, computed))
-    if list(was) != list(now):
-        yield f"the {what}s are {', '.join(now)}, recorded {', '.join(was)}"
-        return
-    for key, row in was.items():
-        for part in row:
-            if part in now[key] and part not in left_out:
-                yield from _unlike(f"{what} {key}, {part}", row[part], now[key][part])
+def _cell_name(cell: Mapping[str, Any]) -> str:
+    # An empty setting is not part of the name.
+    return f"{cell.get('arm')} s{cell.get('seed')} {cell.get('setting')}".removesuffix(" {}")
 
 
 def _unlike(where: str, recorded: Any, computed: Any) -> Iterator[str]:
@@ -196,7 +205,8 @@ def _unlike(where: str, recorded: Any, computed: Any) -> Iterator[str]:
             yield from _unlike(f"{where}, {key}", recorded[key], computed[key])
         for key in sorted(map(str, recorded.keys() ^ computed.keys())):
             if where.endswith(("values", "metrics")):
-                yield f"{where}: {quoted(key)} is {'not computed' if key in recorded else 'not recorded'}"
+                problem = "not computed" if key in recorded else "not recorded"
+                yield f"{where}: {quoted(key)} is {problem}"
     elif isinstance(recorded, list) and isinstance(computed, list) and len(recorded) == len(computed):
         for index, (was, now) in enumerate(zip(recorded, computed, strict=True)):
             yield from _unlike(f"{where} {index}", was, now)
@@ -205,8 +215,9 @@ def _unlike(where: str, recorded: Any, computed: Any) -> Iterator[str]:
 
 
 def _alike(recorded: Any, computed: Any) -> bool:
-    numbers = [isinstance(each, int | float) and not isinstance(each, bool) for each in (recorded, computed)]
-    if all(numbers):
+    if isinstance(recorded, bool) or isinstance(computed, bool):
+        return recorded is computed
+    if isinstance(recorded, int | float) and isinstance(computed, int | float):
         return math.isclose(recorded, computed, rel_tol=CLOSE, abs_tol=1e-12)
     return type(recorded) is type(computed) and bool(recorded == computed)
 
@@ -218,7 +229,7 @@ def _shown(value: Any) -> str:
 
 
 def _page(base: Path, recorded: dict[str, Any], notes: list[str]) -> Iterator[str]:
-    """Say where the page is not the recorded comparison, as this version draws it."""
+    """Yield a sentence where the page is not the recorded comparison, as this version draws it."""
     page = (base / PAGE).read_text(encoding="utf-8", errors="replace")
     if page == render(recorded):
         return
@@ -233,7 +244,7 @@ def _page(base: Path, recorded: dict[str, Any], notes: list[str]) -> Iterator[st
 
 
 def _data_of(page: str) -> str | None:
-    """Return the data that a page shows, which may come from a stranger; None without any."""
+    """Return the data that a page shows; None without any."""
     _, begin, rest = page.partition('<script type="application/json" id="data">')  # as every version has written it
     data, end, _ = rest.partition("</script>")
     if begin and end:

@@ -26,13 +26,17 @@ from blockyard.sweep.plan.sweep_plan import SweepPlan
 
 STYLES = ("style", "tables", "charts", "home")
 SCRIPTS = ("dom", "format", "theme", "search", "home_state", "home_runs", "home_compare", "home")
+MAX_METRICS = 60  # the most often recorded ones
 MAX_OPTIONS = 400  # that differ between the runs, the most often recorded ones
 MAX_TEXT = 2000  # characters of a note, an answer or an option
 FILES = ("config.yaml", "metrics.csv", "summary.json", "log.txt", "error.txt", "checkpoints")
 
 
 class SweepSummary(TypedDict):
-    """A sweep as the home page lists it. stale: why its comparison is out of date; page: of it, below the outputs."""
+    """A sweep as the home page lists it.
+
+    stale: the reason why its comparison is out of date; page: the path of its page, below the outputs
+    """
 
     name: str
     claim: str | None
@@ -48,7 +52,7 @@ class SweepSummary(TypedDict):
 
 
 class RunSummary(TypedDict):
-    """A run as the home page lists it. options: the values of the page's `keys`; files: those of FILES that exist."""
+    """A run as the home page lists it. options: the values of the page's `keys`; files: the names of FILES there."""
 
     run: str
     state: str
@@ -70,7 +74,8 @@ class RunSummary(TypedDict):
 class HomeDocument(TypedDict):
     """The content of the home page.
 
-    keys: the options in which runs differ; shared: the others, with their value; ranges: of metrics that have limits
+    keys: the options in which runs differ; shared: the other options, with their value
+    ranges: metric -> its lowest and highest value, for metrics that have limits
     apart: the options that tell configs of equal choices apart
     """
 
@@ -91,29 +96,36 @@ def home(root: Path, records: Sequence[RunRecord]) -> HomeDocument:
     options = [_options(record) for record in records]
     keys = _differing(options)
     families = _families(records)
-    metrics = [name for name, _ in Counter(name for record in records for name in record.metrics).most_common(60)]
-    ranges = {
-        name: metric_range(name, (record.metrics[name] for record in records if name in record.metrics))
-        for name in metrics
-    }
+    recorded: Counter[str] = Counter()
+    directions: dict[str, str] = {}
+    for record in records:
+        recorded.update(record.metrics.keys())
+        directions |= record.directions
+    metrics = [name for name, _ in recorded.most_common(MAX_METRICS)]
+    ranges: dict[str, list[float]] = {}
+    for name in metrics:
+        limits = metric_range(name, [record.metrics[name] for record in records if name in record.metrics])
+        if limits is not None:
+            ranges[name] = list(limits)
     return {
         "title": root.absolute().name,
         "sweeps": sweeps(root),
         "keys": keys,
         "shared": _shared(options),
-        "directions": {name: direction for record in records for name, direction in record.directions.items()},
+        "directions": directions,
         "metrics": metrics,
-        "ranges": {name: list(limits) for name, limits in ranges.items() if limits is not None},
+        "ranges": ranges,
         "families": families,
         "apart": telling_apart(records, families),
-        "runs": [_run(root, record, own, keys) for record, own in zip(records, options, strict=True)],
+        "runs": [_run(root, record, values, keys) for record, values in zip(records, options, strict=True)],
     }
 
 
 def sweeps(root: Path) -> list[SweepSummary]:
     """Return a row for each sweep, the latest first: name, claim, verdict, answer, its runs and the arm of each."""
-    every = [_sweep(path.parent) for path in sorted((root / SWEEPS).glob(f"*/{PLAN}"))]
-    return sorted(every, key=lambda row: row["time"] or "", reverse=True)
+    plans = sorted((root / SWEEPS).glob(f"*/{PLAN}"))
+    rows = [_sweep(path.parent) for path in plans]
+    return sorted(rows, key=lambda row: row["time"] or "", reverse=True)
 
 
 def _sweep(folder: Path) -> SweepSummary:
@@ -134,9 +146,11 @@ def _sweep(folder: Path) -> SweepSummary:
         plan = SweepPlan.load(folder)
     except UserError as error:
         return row | {"answer": str(error)[:MAX_TEXT]}
-    row |= {"claim": plan.question.get("claim"), "time": plan.facts.get("time"), "runs": [c.run for c in plan.cells]}
-    row |= {"arms": [plan.variants[cell.variant].arm for cell in plan.cells]}
-    row |= {"metric": plan.question.get("metric")}
+    row["claim"] = plan.question.get("claim")
+    row["time"] = plan.facts.get("time")
+    row["runs"] = [cell.run for cell in plan.cells]
+    row["arms"] = [plan.variants[cell.variant].arm for cell in plan.cells]
+    row["metric"] = plan.question.get("metric")
     try:
         content = read_json(folder / DATA)
     except FileNotFoundError:
@@ -191,21 +205,37 @@ def _text(value: Any) -> str:
 
 def _differing(options: list[dict[str, str]]) -> list[str]:
     """Return the options in which some runs differ, the options of most runs first; None counts as a value."""
-    counts = Counter(key for own in options for key in own)
-    differ = [key for key in counts if len({own.get(key) for own in options}) > 1]
-    return sorted(sorted(differ, key=lambda key: -counts[key])[:MAX_OPTIONS])
+    counts: Counter[str] = Counter()
+    for values in options:
+        counts.update(values.keys())
+    differing = []
+    for key in counts:
+        if len({values.get(key) for values in options}) > 1:
+            differing.append(key)
+    differing.sort(key=lambda key: -counts[key])
+    return sorted(differing[:MAX_OPTIONS])
 
 
 def _shared(options: list[dict[str, str]]) -> dict[str, str]:
     """Return the options that are the same in all runs, with their value."""
-    common = set.intersection(*(set(own.items()) for own in options)) if options else set()
+    if not options:
+        return {}
+    common = set.intersection(*(set(values.items()) for values in options))
     return dict(sorted(common))
 
 
 def _families(records: Sequence[RunRecord]) -> list[str]:
     """Return the families with different choices in different runs."""
-    families = dict.fromkeys(family for record in records for family in record.choices)
-    return [family for family in families if len({record.choices.get(family) for record in records}) > 1]
+    families: dict[str, None] = {}
+    for record in records:
+        families |= dict.fromkeys(record.choices)
+    differing = []
+    for family in families:
+        # A run without the family has another choice than a run with it.
+        choices = {record.choices.get(family) for record in records}
+        if len(choices) > 1:
+            differing.append(family)
+    return differing
 
 
 def write_home(path: Path, root: Path, records: Sequence[RunRecord]) -> Path:
@@ -216,15 +246,19 @@ def write_home(path: Path, root: Path, records: Sequence[RunRecord]) -> Path:
 
 def render_home(content: HomeDocument, root: Path, folder: Path) -> str:
     """Return the page. folder: of its file, from which links to runs and sweeps start"""
-    style, script = joined_style(STYLES), joined_script(SCRIPTS)
-    runs = [
-        {key: value for key, value in run.items() if key != "folder"} | {"link": link(run["folder"], folder)}
-        for run in content["runs"]
-    ]
-    sweeps = [
-        sweep | {"page": link(str(root / sweep["page"]), folder) if sweep["page"] else None}
-        for sweep in content["sweeps"]
-    ]
+    style = joined_style(STYLES)
+    script = joined_script(SCRIPTS)
+    runs = []
+    for run in content["runs"]:
+        row: dict[str, Any] = dict(run)
+        row["link"] = link(row.pop("folder"), folder)
+        runs.append(row)
+    sweeps = []
+    for sweep in content["sweeps"]:
+        page = None
+        if sweep["page"]:
+            page = link(str(root / sweep["page"]), folder)
+        sweeps.append(sweep | {"page": page})
     return Template(read_part("home.html")).substitute(
         title=html.escape(content["title"]),
         policy=html.escape(content_policy(style, script)),

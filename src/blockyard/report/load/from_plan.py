@@ -26,32 +26,31 @@ def from_plan(plan: SweepPlan) -> ComparisonInput:
 
     Settings are chosen by the validation twin of the sweep's own metric, whatever metric is reported.
     """
-    cells = [
-        read_run(
-            plan.path(cell),
-            arm=plan.variants[cell.variant].arm,
-            seed=cell.seed,
-            setting=plan.variants[cell.variant].setting,
-            variant=cell.variant,
-        )
-        for cell in plan.cells
-    ]
+    cells = []
+    for cell in plan.cells:
+        variant = plan.variants[cell.variant]
+        run = read_run(plan.path(cell), arm=variant.arm, seed=cell.seed, setting=variant.setting, variant=cell.variant)
+        cells.append(run)
     refuse_shared(cells)
-    if reached := of_metric((plan.facts.get("metric") or MetricFacts()).get("name")):
+    metric = plan.facts.get("metric") or MetricFacts()
+    reached = of_metric(metric.get("name"))
+    if reached:
         never = [run.run for run in cells if diverged(run.state, run.reason)]
         outcomes = reached.outcomes({run.run: (run.metrics, run.path) for run in cells if run.done}, never)
-        cells = [_with_outcome(cell, reached, outcomes.get(cell.run)) for cell in cells]
+        cells = [_with_outcome(run, reached, outcomes.get(run.run)) for run in cells]
     metrics = {run.run: run.cost | run.metrics for run in cells if run.done}
     failed = {run.run for run in cells if run.state == "failed"}
     chosen = tune.chosen_variants(plan, metrics, failed)
     now = standing(plan, metrics, failed)
     due = {(cell.variant, cell.seed) for cell in now.due}
+    # A sweep that stops early plans more cells than it will start.
     records = [run for run in cells if run.state != "missing" or (run.variant, run.seed) in due]
     question = plan.question
-    metric = plan.facts.get("metric") or MetricFacts()
-    refused = [
-        LoadedRun(r.arm, 0, plan.folder, "refused", "; ".join(r.reasons), setting=dict(r.setting)) for r in plan.refused
-    ]
+    refused = []
+    for variant_refused in plan.refused:
+        reason = "; ".join(variant_refused.reasons)
+        setting = dict(variant_refused.setting)
+        refused.append(LoadedRun(variant_refused.arm, 0, plan.folder, "refused", reason, setting=setting))
     return ComparisonInput(
         title=plan.name,
         arms=[_arm(plan, index, records, chosen, now) for index in range(len(plan.arms))],
@@ -92,7 +91,10 @@ def _added_seeds(plan: SweepPlan) -> list[str]:
 def _beyond_the_stop(plan: SweepPlan, records: list[LoadedRun], standing: Standing) -> list[str]:
     """Return a warning where more runs have finished than the sweep needed for its decision."""
     due = {(cell.variant, cell.seed) for cell in standing.due}
-    more = sum(record.done and (record.variant, record.seed) not in due for record in records)
+    more = 0
+    for record in records:
+        if record.done and (record.variant, record.seed) not in due:
+            more += 1
     if not plan.question.get("until") or standing.reason == "open" or not more:
         return []
     return [
@@ -213,13 +215,16 @@ def plan_drift(path: Path, plan: SweepPlan) -> str | None:
     now["base"] = [*now["base"], *(plan.facts.get("overrides") or ())]
     before = plan.question
     keys = dict.fromkeys([*now, *before])
-    changed = ", ".join(
-        key
-        for key in keys
-        if key not in DESCRIPTIVE_KEYS and without_secrets(now.get(key)) != without_secrets(before.get(key))
-    )
-    if not changed:
+    differing = []
+    for key in keys:
+        if key in DESCRIPTIVE_KEYS:
+            continue
+        # The plan on disk has no secrets, so the file is compared without them.
+        if without_secrets(now.get(key)) != without_secrets(before.get(key)):
+            differing.append(key)
+    if not differing:
         return None
+    changed = ", ".join(differing)
     file = plan.facts.get("file")
     if file and Path(file) != path.absolute():
         return f"the results are those of {file}; {path} differs from it in {changed}; {again}"

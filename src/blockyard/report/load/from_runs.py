@@ -69,27 +69,35 @@ def from_runs(paths: Sequence[Path], *, by: str | None = None, title: str = "run
 
 def _one_each(configs: dict[str, RunConfig], runs: Runs) -> list[ArmRuns]:
     """Return one arm for each config."""
-    names, differing = arm_names(configs), factors(configs)
-    return [
-        ArmRuns(
+    names = arm_names(configs)
+    differing = factors(configs)
+    arms = []
+    for key, config in configs.items():
+        levels = {}
+        for factor, values in differing.items():
+            if key in values:
+                levels[factor] = format_value(values[key])
+        arm = ArmRuns(
             name=names[key],
             config=dict(config.config),
             choices=dict(config.choices),
-            levels={factor: format_value(values[key]) for factor, values in differing.items() if key in values},
+            levels=levels,
             runs=[replace(run, arm=names[key]) for run in runs[key]],
             identity=key,
         )
-        for key, config in configs.items()
-    ]
+        arms.append(arm)
+    return arms
 
 
 def _read_all(paths: Iterable[Path]) -> tuple[list[LoadedRun], list[str]]:
+    """Return the runs in these folders, the run that was started first in front, and warnings."""
     records: list[LoadedRun] = []
     skipped: list[str] = []
     for path in paths:
         digits = path.name[1:]
         try:
-            seed = int(digits) if path.name[:1] == "s" and digits.isdigit() else RunFolder.open(path).seed
+            is_named = path.name[:1] == "s" and digits.isdigit()
+            seed = int(digits) if is_named else RunFolder.open(path).seed
             records.append(read_run(path, seed=seed))
         except (UserError, ValueError) as error:
             skipped.append(str(error))
@@ -97,8 +105,11 @@ def _read_all(paths: Iterable[Path]) -> tuple[list[LoadedRun], list[str]]:
     for record in records:
         if record.damage:
             damaged.setdefault(record.damage, []).append(record.run)
-    warnings = [f"skipped: {fold(skipped)}"] if skipped else []
-    warnings += [f"{counted(runs, 'runs')}: {damage}" for damage, runs in damaged.items()]
+    warnings = []
+    if skipped:
+        warnings.append(f"skipped: {fold(skipped)}")
+    for damage, runs in damaged.items():
+        warnings.append(f"{counted(runs, 'runs')}: {damage}")
     return sorted(records, key=lambda run: (str(run.facts.get("time") or ""), run.seed)), warnings
 
 
@@ -171,8 +182,8 @@ def _one_per_seed(runs: list[LoadedRun]) -> list[LoadedRun]:
 def refuse_same(configs: dict[str, RunConfig], runs: Runs) -> None:
     """Raise UserError where configs of different identities have the same semantic options."""
     seen: dict[str, str] = {}
-    for key, each in configs.items():
-        options = repr(sorted(semantic_options(each.config).items(), key=lambda item: item[0]))
+    for key, config in configs.items():
+        options = repr(sorted(semantic_options(config.config).items(), key=lambda item: item[0]))
         if options in seen:
             first, second = runs[seen[options]][0].path.parent, runs[key][0].path.parent
             raise UserError(
@@ -190,18 +201,23 @@ def group_by(key: str, configs: dict[str, RunConfig], runs: Runs) -> tuple[list[
     differing = factors(configs)
     others = {name: values for name, values in differing.items() if name != key and not name.startswith(f"{key}.")}
     levels = _levels(key, configs, list(differing), list(others))
-    settings = {
-        identity: tuple((name, format_value(values[identity])) for name, values in others.items() if identity in values)
-        for identity in configs
-    }
-    shared = set.intersection(*({settings[identity] for identity in members} for members in levels.values()))
+    settings: dict[str, tuple[tuple[str, str], ...]] = {}
+    for config_hash in configs:
+        setting = []
+        for name, values in others.items():
+            if config_hash in values:
+                setting.append((name, format_value(values[config_hash])))
+        settings[config_hash] = tuple(setting)
+    # An arm without one of the settings would be averaged over other conditions than the rest.
+    by_level = [{settings[identity] for identity in members} for members in levels.values()]
+    shared = set.intersection(*by_level)
     listed = ", ".join(others)
     if not shared:
         raise UserError(f"--by {key}: the arms have no setting of {listed} in common; name runs that do")
     warnings = []
     if len(shared) > 1:
         warnings.append(f"each value is the mean over {len(shared)} settings of {listed}, seed by seed")
-    dropped = sum(settings[identity] not in shared for identity in configs)
+    dropped = sum(setting not in shared for setting in settings.values())
     if dropped:
         warnings.append(f"{dropped} settings that not every arm has are left out")
     arms = []
@@ -213,16 +229,15 @@ def group_by(key: str, configs: dict[str, RunConfig], runs: Runs) -> tuple[list[
 
 def _levels(key: str, configs: dict[str, RunConfig], differing: list[str], others: list[str]) -> dict[str, list[str]]:
     """Return value of the key -> identities of the configs that have it."""
-    values = {identity: value_of(each, key) for identity, each in configs.items()}
+    values = {identity: value_of(config, key) for identity, config in configs.items()}
     if all(value is None for value in values.values()):
         raise UserError(f"--by {key}: no run has this key; the runs differ in {', '.join(differing) or 'nothing'}")
     levels: dict[str, list[str]] = {}
     for config_hash, value in values.items():
         levels.setdefault(format_value(value), []).append(config_hash)
     if len(levels) < 2:
-        raise UserError(
-            f"--by {key}: all runs have {key}={next(iter(levels))}; they differ in {', '.join(others) or 'nothing'}"
-        )
+        (only,) = levels
+        raise UserError(f"--by {key}: all runs have {key}={only}; they differ in {', '.join(others) or 'nothing'}")
     return levels
 
 
@@ -234,27 +249,39 @@ def _arm(
     configs: dict[str, RunConfig],
     runs: Runs,
 ) -> ArmRuns:
-    name, first = f"{key}={text}", configs[identities[0]]
+    """Return the arm of the configs with one value of the key, averaged over their other settings."""
+    name = f"{key}={text}"
+    first = configs[identities[0]]
     if len({settings[identity] for identity in identities}) < len(identities):
         raise UserError(f"--by {key}: several configs with {name} have the same other settings; name fewer runs")
+    members = []
+    for config_hash in identities:
+        setting = settings[config_hash]
+        members += [replace(run, arm=name, setting=dict(setting)) for run in runs[config_hash]]
+    averages = None
+    if len(identities) > 1:
+        averages = averaged([runs[identity] for identity in identities])
     return ArmRuns(
         name=name,
         config=dict(first.config),
         choices=dict(first.choices),
         levels={key: text},
-        runs=[replace(run, arm=name, setting=dict(settings[each])) for each in identities for run in runs[each]],
+        runs=members,
         identity=identities[0] if len(identities) == 1 else None,
-        averages=averaged([runs[each] for each in identities]) if len(identities) > 1 else None,
+        averages=averages,
     )
 
 
 def averaged(settings: Sequence[Sequence[LoadedRun]]) -> dict[str, dict[int, float]]:
     """Return metric -> seed -> mean over settings, for the seeds that every setting has."""
-    by_seed = [{run.seed: run.metrics | run.cost for run in runs if run.done} for runs in settings]
+    by_seed: list[dict[int, dict[str, float]]] = []
+    for runs in settings:
+        by_seed.append({run.seed: run.metrics | run.cost for run in runs if run.done})
     result: dict[str, dict[int, float]] = {}
-    for seed in sorted(set.intersection(*(set(values) for values in by_seed))):
-        for metric in set.intersection(*(set(values[seed]) for values in by_seed)):
-            mean = math.fsum(values[seed][metric] for values in by_seed) / len(by_seed)
+    for seed in sorted(set.intersection(*map(set, by_seed))):
+        rows = [values[seed] for values in by_seed]
+        for metric in set.intersection(*map(set, rows)):
+            mean = math.fsum(row[metric] for row in rows) / len(rows)
             result.setdefault(metric, {})[seed] = mean
     return result
 
@@ -283,24 +310,27 @@ class GroupedTask:
     records: list[LoadedRun] = field(default_factory=list)
 
     def __str__(self) -> str:
-        count = len(self.records)
-        return f"{self.name} ({count} run{'s' if count != 1 else ''})"
+        if len(self.records) == 1:
+            return f"{self.name} (1 run)"
+        return f"{self.name} ({len(self.records)} runs)"
 
 
 def by_task(records: Sequence[LoadedRun], by: str | None = None) -> list[GroupedTask]:
     """Return the tasks of the runs, the task with the most runs first. A verdict is about one task.
 
-    Data is the same where its fingerprint is. A run that has recorded none, because it has not read its data yet, goes
-    with the others of its choice of data.
-    by: a config key whose values are the arms; where it is one of the data or the objective, runs that differ there
-        are compared on purpose, and so they are one task
+    Data is the same where its fingerprint is. A run without a fingerprint, because it has not read its data yet, goes
+    with the other runs of its choice of data.
+
+    by: a config key with the arms as its values; where it is a key of the data or the objective, runs that differ
+        there are compared on purpose, and so they are one task
     """
     family = (by or "").partition(".")[0]
     keys = [_key(record, without=family) for record in records]
     recorded = {key[:2]: key for key in keys if key[2] is not None}
     groups: dict[tuple[str, str, str | None], GroupedTask] = {}
     for record, key in zip(records, keys, strict=True):
-        key = recorded.get(key[:2], key) if key[2] is None else key
+        if key[2] is None:
+            key = recorded.get(key[:2], key)
         groups.setdefault(key, GroupedTask(_name(key, keys))).records.append(record)
     return sorted(groups.values(), key=lambda task: -len(task.records))
 
@@ -322,6 +352,7 @@ def _key(record: LoadedRun, *, without: str) -> tuple[str, str, str | None]:
 def _name(key: tuple[str, str, str | None], keys: Sequence[tuple[str, str, str | None]]) -> str:
     """Return the choices, with the beginning of the fingerprint where only the fingerprint tells the data apart."""
     data, objective, fingerprint = key
-    alike = {other[2] for other in keys if other[:2] == key[:2] and other[2] is not None}
-    mark = f" fingerprint {fingerprint[:8]}" if fingerprint and len(alike) > 1 else ""
-    return f"data={data} objective={objective}{mark}"
+    fingerprints = {other[2] for other in keys if other[:2] == key[:2]} - {None}
+    if fingerprint and len(fingerprints) > 1:
+        return f"data={data} objective={objective} fingerprint {fingerprint[:8]}"
+    return f"data={data} objective={objective}"

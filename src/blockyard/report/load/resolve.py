@@ -18,7 +18,7 @@ from blockyard.report.load.metrics import direction_by_name
 from blockyard.report.load.run_record import LoadedRun, read_run
 from blockyard.runs.folder import CONFIG, RUN
 from blockyard.runs.record import RunRecord
-from blockyard.runs.store import Entry, find, runs
+from blockyard.runs.store import find, runs
 from blockyard.sweep.plan.sweep_plan import FILE as PLAN
 from blockyard.sweep.plan.sweep_plan import FOLDER as SWEEPS
 from blockyard.sweep.plan.sweep_plan import MetricFacts, SweepPlan
@@ -70,9 +70,9 @@ def _resolve_one(arg: str, outputs: Path) -> Resolved:
             "no run given: pass a sweep, a run or a folder of runs, for example `blockyard compare outputs`"
         )
     path = local_path(arg)
-    if arg and _exists(path):
+    if _exists(path):
         return _from_path(path.absolute(), arg, outputs)
-    if arg and "/" not in arg and _exists(outputs / SWEEPS / arg / PLAN):
+    if "/" not in arg and _exists(outputs / SWEEPS / arg / PLAN):
         return Resolved((), ((outputs / SWEEPS / arg).absolute(),))
     return Resolved(tuple(_by_name(arg, outputs)), ())
 
@@ -85,6 +85,7 @@ def _exists(path: Path) -> bool:
 
 
 def _from_path(path: Path, arg: str, outputs: Path) -> Resolved:
+    """Return the runs and sweeps of a path that exists: a sweep file, a file of a run, or a folder."""
     if not path.is_dir():
         if path.suffix in (".yaml", ".yml") and path.name != CONFIG:
             folder = (outputs / SWEEPS / path.stem).absolute()
@@ -117,27 +118,35 @@ def _by_name(arg: str, outputs: Path) -> list[Path]:
         raise UserError(f"{arg}: no run, sweep or folder of this name; {outputs.absolute()} holds none")
     if arg == "last":
         return [find(arg, outputs).path]
+    candidates = entries
     head, _, seed = arg.rpartition("/")
-    if not (head and seed[:1] == "s" and seed[1:].isdigit()):
-        head, seed = arg, ""
-    candidates = [entry for entry in entries if not seed or entry.path.name == seed]
-    for matches in (lambda name: name == head, lambda name: bool(head) and name.startswith(head)):
-        selected = [entry.path for entry in candidates if any(map(matches, _names(entry)))]
-        if selected:
-            return sorted(selected)
-    names = sorted({name for entry in entries for name in (entry.name, entry.path.parent.name)})
+    if head and seed[:1] == "s" and seed[1:].isdigit():
+        candidates = [entry for entry in entries if entry.path.name == seed]
+    else:
+        head = arg
+    exact = []
+    beginning = []
+    for entry in candidates:
+        try:
+            names = entry.names()
+        except UserError:  # of an unreadable run, whose folders still have names
+            names = (entry.name, entry.path.parent.name)
+        if head in names:
+            exact.append(entry.path)
+        if any(name.startswith(head) for name in names):
+            beginning.append(entry.path)
+    # A whole name is meant before the names that begin with it.
+    if exact or beginning:
+        return sorted(exact or beginning)
     if os.path.isdir(outputs / SWEEPS / head):  # False, too, for a name that no file can have
         raise UserError(f"{outputs / SWEEPS / head} has no {PLAN}; `blockyard sweep` of its file writes it again")
     sweeps = sorted(path.parent.name for path in (outputs / SWEEPS).glob(f"*/{PLAN}"))
-    nearest = near(arg, [*sweeps, *names]) or [*sweeps, *names][:_MAX_LISTED]
+    run_names: set[str] = set()
+    for entry in entries:
+        run_names |= {entry.name, entry.path.parent.name}
+    known = [*sweeps, *sorted(run_names)]
+    nearest = near(arg, known) or known[:_MAX_LISTED]
     raise UserError(f"{arg}: no such path, run or sweep under {outputs}; there are {', '.join(nearest)}")
-
-
-def _names(entry: Entry) -> tuple[str, ...]:
-    try:
-        return entry.names()
-    except UserError:
-        return (entry.name, entry.path.parent.name)
 
 
 def load_selection(
@@ -151,20 +160,28 @@ def load_selection(
 
     selection: a plan, or paths, names and ids: a sweep's folder, name or file; run folders, as paths or as `train` and
         `runs` return them; a folder of many runs
-    by: a config key whose values are the arms; task: which of several, for runs that no sweep put together
+    by: a config key with the arms as its values; task: the index of the task, for runs of several that no sweep planned
     Raises UserError for what does not exist or cannot be compared.
     """
     if isinstance(selection, SweepPlan):
         plans = [selection]
         resolved = Resolved((), ())
     else:
-        args = [selection] if isinstance(selection, str | os.PathLike | RunRecord) else list(selection)
-        resolved = resolve(args, outputs)
+        if isinstance(selection, str | os.PathLike | RunRecord):
+            selection = [selection]
+        resolved = resolve(list(selection), outputs)
         plans = [SweepPlan.load(folder) for folder in resolved.sweeps]
-    one_sweep = len(plans) == 1 and not resolved.runs and not by
-    result = from_plan(plans[0]) if one_sweep else _merge(plans, resolved, by, task)
-    drift = [plan_drift(path, plan) for path in resolved.files for plan in plans]
-    return replace(result, warnings=[*result.warnings, *filter(None, drift)])
+    if len(plans) == 1 and not resolved.runs and not by:
+        result = from_plan(plans[0])
+    else:
+        result = _merge(plans, resolved, by, task)
+    warnings = list(result.warnings)
+    for path in resolved.files:
+        for plan in plans:
+            drift = plan_drift(path, plan)
+            if drift:
+                warnings.append(drift)
+    return replace(result, warnings=warnings)
 
 
 def _merge(plans: list[SweepPlan], resolved: Resolved, by: str | None, task: int) -> ComparisonInput:
@@ -173,9 +190,12 @@ def _merge(plans: list[SweepPlan], resolved: Resolved, by: str | None, task: int
     sweeps = [from_plan(plan) for plan in plans]
     not_started = 0
     for sweep in sweeps:
-        runs = [run for arm in sweep.arms for run in arm.runs]
-        not_started += sum(run.state == "missing" for run in runs)
-        paths |= dict.fromkeys(run.path.absolute() for run in runs if run.state != "missing")
+        for arm in sweep.arms:
+            for run in arm.runs:
+                if run.state == "missing":
+                    not_started += 1
+                else:
+                    paths[run.path.absolute()] = None
     if not paths:
         raise UserError("nothing to compare yet: no cell of the sweep has been started")
     selected: list[Path] = list(paths)
@@ -196,7 +216,9 @@ def _merge(plans: list[SweepPlan], resolved: Resolved, by: str | None, task: int
 def _folder_name(runs: Iterable[Path]) -> str:
     """Return the name of the folder that holds all runs, NAME-HASH/sSEED each; "runs" where there are several."""
     folders = {path.absolute().parents[1] for path in runs}
-    return (folders.pop().name if len(folders) == 1 else "") or "runs"
+    if len(folders) > 1:
+        return "runs"
+    return folders.pop().name or "runs"  # the root of a file system has no name
 
 
 def _with_question(result: ComparisonInput, sweeps: list[ComparisonInput], by: str | None) -> ComparisonInput:
@@ -215,7 +237,10 @@ def _with_question(result: ComparisonInput, sweeps: list[ComparisonInput], by: s
             f"how many seeds each arm of {sweep.title} has followed from its results (until: decided): p values and "
             f"intervals by {by} would hold for a number fixed before"
         )
-    dropped = [f"{key} ({question[key]})" for key in ("expect", "baseline") if question.get(key)]
+    dropped = []
+    for key in ("expect", "baseline"):
+        if question.get(key):
+            dropped.append(f"{key} ({question[key]})")
     if dropped:
         warnings.append(
             f"the arms are the values of {by}, not those of {sweep.title}; ignored, because they refer to its own "
@@ -302,7 +327,8 @@ def _best(runs: list[LoadedRun], metric: str, direction: str) -> LoadedRun | Non
     sign = -1.0 if direction == "max" else 1.0
     settings: dict[Path, list[tuple[float, LoadedRun]]] = {}
     for run in runs:
-        if (value := run.value(metric)) is not None:
+        value = run.value(metric)
+        if value is not None:
             settings.setdefault(run.path.parent, []).append((sign * value, run))
     if not settings:
         return None

@@ -42,15 +42,18 @@ def samples(records: Iterable[LoadedRun]) -> SampleTables | None:
         return None
     first_record, first = next(iter(by_arm.values()))[0]
     predictions = {arm: [kept for _, kept in runs] for arm, runs in by_arm.items()}
-    every = list(itertools.chain(*predictions.values()))
+    all_runs = list(itertools.chain(*predictions.values()))
     tables: list[ClassTable | ValueTable] = []
     lowest: dict[str, list[SampleRow]] = {}
     for arm, runs in predictions.items():
-        tables.append(class_table(arm, runs) if first.kind == "classes" else value_table(arm, runs))
+        if first.kind == "classes":
+            tables.append(class_table(arm, runs))
+        else:
+            tables.append(value_table(arm, runs))
         lowest[arm] = [_row(runs, {arm: runs}, index) for index in worst(runs, MAX_WORST)]
     contested = []
-    for index, value in zip(*disputed(every, MAX_DISPUTED), strict=True):
-        contested.append(_row(every, predictions, index, disagreement=float(value)))
+    for index, value in zip(*disputed(all_runs, MAX_DISPUTED), strict=True):
+        contested.append(_row(all_runs, predictions, index, disagreement=float(value)))
     # The first of each arm, then the second: all arms have samples with views where there are too many.
     ranks = itertools.chain(*itertools.zip_longest(*lowest.values()))
     wanted = dict.fromkeys(row.sample for row in (*contested, *ranks) if row is not None)
@@ -64,14 +67,14 @@ def samples(records: Iterable[LoadedRun]) -> SampleTables | None:
         arms=tables,
         worst=lowest,
         disputed=contested,
-        runs=len(every),
+        runs=len(all_runs),
         views=shown,
         note=note,
     )
 
 
 def _read(records: Iterable[LoadedRun]) -> tuple[dict[str, Runs], list[str]]:
-    """Return the predictions of the runs with the same test samples, by arm, and why other runs are left out."""
+    """Return the predictions of the runs with the same test samples, by arm, and the reasons to leave out others."""
     read: Runs = []
     problems: list[str] = []
     arms: dict[str, None] = {}
@@ -112,12 +115,14 @@ def _read(records: Iterable[LoadedRun]) -> tuple[dict[str, Runs], list[str]]:
 
 def _key(predictions: SamplePredictions) -> tuple[object, ...]:
     """Return a key that two runs must share to be compared sample by sample."""
-    target = predictions["target"]
-    shape = target.shape if predictions.kind == "values" else predictions.meta.get("classes")
+    shape = predictions.meta.get("classes")
+    if predictions.kind == "values":
+        shape = predictions["target"].shape
     return (predictions.kind, predictions.meta.get("fingerprint"), predictions["sample"].tobytes(), shape)
 
 
 def _class_names(record: LoadedRun, predictions: SamplePredictions) -> list[str]:
+    """Return the names of the classes, their numbers where the data have no names, none for values."""
     if predictions.kind != "classes":
         return []
     named = record.data.get("classes")
@@ -136,15 +141,18 @@ def _row(
     """Return a sample: its target, mean loss over `runs`, and the answers of each arm."""
     first = runs[0]
     sample = int(first["sample"][row])
-    loss = float(sum(float(run["loss"][row]) for run in runs) / len(runs))
+    losses = [float(run["loss"][row]) for run in runs]
+    loss = float(sum(losses) / len(losses))
     target: int | list[float | None]
     answers: dict[str, list[list[float]] | list[list[float | None]]]
     if first.kind == "values":
-        most = None if first["target"].shape[1] == 1 else 1  # a line is drawn of the first run
+        is_line = first["target"].shape[1] > 1
         target = _rounded(first, first["target"][row])
         answers = {}
         for arm, predictions in by_arm.items():
-            answers[arm] = [_rounded(run, run["prediction"][row]) for run in predictions[:most]]
+            # Lines of all runs would cover each other.
+            drawn = predictions[:1] if is_line else predictions
+            answers[arm] = [_rounded(run, run["prediction"][row]) for run in drawn]
     else:
         target = int(first["target"][row])
         answers = {arm: _votes(predictions, row) for arm, predictions in by_arm.items()}
@@ -155,18 +163,29 @@ def _votes(runs: list[SamplePredictions], row: int) -> list[list[float]]:
     """Return the predicted classes: [class, number of runs, their mean probability], the most frequent first."""
     votes: dict[int, list[float]] = {}
     for run in runs:
-        votes.setdefault(int(run["top"][row, 0]), []).append(float(run["probability"][row, 0]))
-    rows = [[number, len(p), sum(p) / len(p)] for number, p in votes.items()]
+        predicted = int(run["top"][row, 0])
+        votes.setdefault(predicted, []).append(float(run["probability"][row, 0]))
+    rows: list[list[float]] = []
+    for predicted, probabilities in votes.items():
+        count = len(probabilities)
+        rows.append([predicted, count, sum(probabilities) / count])
     return sorted(rows, key=lambda vote: -vote[1])
 
 
 def _rounded(predictions: SamplePredictions, values: np.ndarray) -> list[float | None]:
     """Return the first values, without the noise below a millionth of the largest target."""
     largest = float(np.nanmax(np.abs(predictions["target"]), initial=0.0))
-    digits = 6 - math.ceil(math.log10(largest)) if largest > 0 else 6
-    shown = values[:MAX_VALUES]
-    # Adding 0.0 turns -0.0 into 0.0, which the page would show with its sign.
-    return [round(float(value), digits) + 0.0 if np.isfinite(value) else None for value in shown]
+    digits = 6
+    if largest > 0:
+        digits -= math.ceil(math.log10(largest))
+    rounded: list[float | None] = []
+    for value in values[:MAX_VALUES]:
+        if np.isfinite(value):
+            # Adding 0.0 turns -0.0 into 0.0: the page would show the sign.
+            rounded.append(round(float(value), digits) + 0.0)
+        else:
+            rounded.append(None)
+    return rounded
 
 
 def value_table(arm: str, runs: list[SamplePredictions]) -> ValueTable:
@@ -174,13 +193,14 @@ def value_table(arm: str, runs: list[SamplePredictions]) -> ValueTable:
     target = runs[0]["target"].astype(np.float64)  # (n, V)
     predicted = np.asarray(np.mean([run["prediction"] for run in runs], axis=0, dtype=np.float64))
     finite = np.isfinite(target)
-    errors = [np.where(finite, run["prediction"] - target, np.nan) for run in runs]
     pairs = np.stack([target[finite], predicted[finite]], axis=1)
     step = max(1, -(-len(pairs) // MAX_DOTS))
     rmse: float | None = None
     mae: float | None = None
     bias: float | None = None
     if finite.any():
+        # The error of a run, then the mean over runs: an error of the mean prediction would be that of an ensemble.
+        errors = [np.where(finite, run["prediction"] - target, np.nan) for run in runs]
         rmse = float(np.mean([np.sqrt(np.nanmean(error**2)) for error in errors]))
         mae = float(np.mean([np.nanmean(np.abs(error)) for error in errors]))
         bias = float(np.mean([np.nanmean(error) for error in errors]))

@@ -26,28 +26,33 @@ MAX_CONFUSED = 25
 
 
 def class_table(arm: str, runs: list[SamplePredictions]) -> ClassTable:
-    """Return the confusion matrix (counts of all runs), scores of the classes and the calibration of an arm."""
+    """Return the confusion matrix (counts of all runs), the scores of the classes and the calibration of an arm."""
     classes = max(map(class_count, runs))
     counts = [confusion(run, classes) for run in runs]
     total = np.sum(counts, axis=0)
-    scores = _mean([class_scores(matrix) for matrix in counts])
-    shown = np.argsort(np.nan_to_num(scores[:, 2], nan=2.0), kind="stable")[:MAX_CLASSES]
+    scores = _mean([class_scores(matrix) for matrix in counts])  # (V, 4)
+    f1 = scores[:, 2]
+    # Classes without an F1 come last: 2 is above the highest F1.
+    shown = np.argsort(np.nan_to_num(f1, nan=2.0), kind="stable")[:MAX_CLASSES]
+    rows = []
+    for index in sorted(shown.tolist()):
+        rows.append([int(index), *map(_number, scores[index])])
     reliability = [calibration(run) for run in runs]
     samples = [bins.count for bins in reliability]
-    f1 = scores[:, 2]
+    eces = [bins.ece for bins in reliability]
     return ClassTable(
         arm=arm,
         runs=len(runs),
         confusion=total.tolist() if classes <= MAX_MATRIX else None,
         confused=_confused(total),
-        scores=[[int(index), *map(_number, scores[index])] for index in sorted(shown.tolist())],
+        scores=rows,
         macro_f1=_number(np.nanmean(f1)) if np.isfinite(f1).any() else None,
         calibration=CalibrationRow(
             count=np.sum(samples, axis=0).tolist(),
             confidence=_pooled(samples, [bins.confidence for bins in reliability]),
             accuracy=_pooled(samples, [bins.accuracy for bins in reliability]),
-            ece=_number(float(np.mean([bins.ece for bins in reliability]))),
-            ece_runs=[_number(bins.ece) for bins in reliability],
+            ece=_number(float(np.mean(eces))),
+            ece_runs=[_number(ece) for ece in eces],
         ),
     )
 
@@ -66,7 +71,7 @@ class Calibration:
 
 
 def class_count(predictions: SamplePredictions) -> int:
-    """Return V: as recorded, and at least as many as occur."""
+    """Return V: the recorded number of classes, and at least as many as occur."""
     seen = int(max(predictions["top"].max(), predictions["target"].max())) + 1
     recorded = predictions.meta.get("classes")
     if isinstance(recorded, int) and recorded < 1_000_000:
@@ -88,18 +93,21 @@ def class_scores(counts: np.ndarray) -> np.ndarray:
 
 
 def calibration(predictions: SamplePredictions) -> Calibration:
-    """Return how well the probability of the predicted class agrees with how often it is right."""
+    """Return the reliability of the probability of the predicted class."""
     labelled = predictions["target"] >= 0
     confidence = predictions["probability"][labelled, 0].astype(np.float64)
     right = (predictions["top"][:, 0] == predictions["target"])[labelled]
     # (low, high]: the first bin takes a probability of 0 as well.
     index = np.clip(np.ceil(confidence * BINS).astype(np.int64) - 1, 0, BINS - 1)
     count = np.bincount(index, minlength=BINS)
-    with np.errstate(invalid="ignore"):
-        means = [np.bincount(index, weights=values, minlength=BINS) / count for values in (confidence, right)]
-    gaps = np.where(count > 0, np.abs(means[1] - means[0]), 0.0)
-    ece = float((count * gaps).sum() / count.sum()) if len(confidence) else float("nan")
-    return Calibration(count, means[0], means[1], ece)
+    with np.errstate(invalid="ignore"):  # 0 / 0 of an empty bin
+        mean_confidence = np.bincount(index, weights=confidence, minlength=BINS) / count
+        accuracy = np.bincount(index, weights=right, minlength=BINS) / count
+    if not len(confidence):
+        return Calibration(count, mean_confidence, accuracy, float("nan"))
+    gaps = np.where(count > 0, np.abs(accuracy - mean_confidence), 0.0)
+    ece = float((count * gaps).sum() / count.sum())
+    return Calibration(count, mean_confidence, accuracy, ece)
 
 
 def _labelled(predictions: SamplePredictions) -> tuple[np.ndarray, np.ndarray]:
@@ -112,15 +120,21 @@ def _confused(counts: np.ndarray) -> list[list[int]]:
     """Return the most frequent confusions: [class, predicted class, number of samples]."""
     wrong = counts - np.diag(np.diag(counts))
     order = np.argsort(-wrong, axis=None, kind="stable")[:MAX_CONFUSED]
-    pairs = [(int(row), int(column)) for row, column in zip(*np.unravel_index(order, wrong.shape), strict=True)]
-    return [[row, column, int(wrong[row, column])] for row, column in pairs if wrong[row, column]]
+    confused = []
+    for row, column in zip(*np.unravel_index(order, wrong.shape), strict=True):
+        count = int(wrong[row, column])
+        if count:
+            confused.append([int(row), int(column), count])
+    return confused
 
 
 def _pooled(counts: list[np.ndarray], means: list[np.ndarray]) -> list[float | None]:
     """Return the mean of each bin over the samples of all runs; None for an empty bin."""
-    sums = np.sum([count * np.nan_to_num(mean) for count, mean in zip(counts, means, strict=True)], axis=0)
+    sums = []
+    for count, mean in zip(counts, means, strict=True):
+        sums.append(count * np.nan_to_num(mean))
     with np.errstate(invalid="ignore"):
-        pooled = np.asarray(sums / np.sum(counts, axis=0))
+        pooled = np.asarray(np.sum(sums, axis=0) / np.sum(counts, axis=0))
     return [_number(value) for value in pooled]
 
 

@@ -1,11 +1,11 @@
 """The score of every run on every test sample, for comparisons over samples.
 
-Of texts a score is per token or byte, and sequences of one text are not independent. Their units are documents of
-different lengths, so that the mean is a ratio: with the sum g of a document and its count c, the values of a run are
+A text has a score per token or byte, and sequences of one text are not independent. The units are therefore documents
+of different lengths, and the mean is a ratio. With the sum g of a document and its count c, the values of a run are
 
     u_d = g_d / mean(c) - R (c_d / mean(c) - 1)        R = sum(g) / sum(c)
 
-whose mean is R and whose variance is that of the ratio, linearised.
+Their mean is R, and their variance is the linearised variance of the ratio.
 
 Source: Cochran 1977, Sampling Techniques, sec. 6.4 (the ratio estimate) and 9A (clusters of unequal size); Miller 2024
 (arXiv 2411.00640), sec. 2.2, for clustered questions. Coverage: by simulation.
@@ -36,9 +36,11 @@ class ScoresDisagreeError(UserError):
 class RunScores:
     """The scores of one run.
 
-    sample: (E,) its index, or that of the document; score: (E,) float64; target: what the samples are told apart by
-    count: (E,) float64, the tokens of each document, of whose scores `score` is the sum; None where samples weigh alike
-    documents: whether the samples are texts that several sequences are from
+    sample: (E,) the index of the sample or of the document
+    target: (E,) or (E, V), compared to see that two runs had the same samples
+    score: (E,) float64, of a document the sum over its tokens
+    count: (E,) float64, the tokens of each document; None where samples weigh alike
+    documents: whether the samples are texts of several sequences
     """
 
     sample: np.ndarray
@@ -49,15 +51,21 @@ class RunScores:
 
 
 def arm_scores(runs: Iterable[LoadedRun], metric: str) -> dict[int, RunScores]:
-    """Return the scores of the finished runs of an arm, by seed. Raises UserError where one has none of the metric."""
-    return {run.seed: _scores(run, metric) for run in runs if run.done and metric in run.metrics}
+    """Return the scores of the finished runs of an arm, by seed. Raises UserError where a run has no such scores."""
+    scores = {}
+    for run in runs:
+        if run.done and metric in run.metrics:
+            scores[run.seed] = _scores(run, metric)
+    return scores
 
 
 def gaps(first: dict[int, RunScores], second: dict[int, RunScores]) -> np.ndarray:
     """Return the differences (S, E) over the common seeds. Raises UserError where two runs have other samples."""
-    differences, counts = [], []
+    differences = []
+    counts = []
     for seed in sorted(first.keys() & second.keys()):
-        a, b = first[seed], second[seed]
+        a = first[seed]
+        b = second[seed]
         real = np.issubdtype(a.target.dtype, np.floating) and np.issubdtype(b.target.dtype, np.floating)
         same = np.array_equal(a.target, b.target, equal_nan=real)  # a value that is not known is NaN in both
         if not (np.array_equal(a.sample, b.sample) and same):
@@ -74,12 +82,13 @@ def gaps(first: dict[int, RunScores], second: dict[int, RunScores]) -> np.ndarra
 
 
 def _as_ratio(sums: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Return values (S, E) whose mean is the ratio of the sums (S, E) to the counts (E,), and whose variance is its."""
+    """Return values (S, E) with the mean and the variance of the ratio of the sums (S, E) to the counts (E,)."""
     share = count / count.mean()
     return sums / count.mean() - (sums.sum() / (len(sums) * count.sum())) * (share - 1)
 
 
 def _scores(run: LoadedRun, metric: str) -> RunScores:
+    """Return the scores of a finished run. Raises UserError where it has none of the metric."""
     where = f"over: {run.run}"
     of_tokens = metric == "test/loss" or metric.startswith("test/bits_per_")
     if metric not in SCORES and not of_tokens:
@@ -130,7 +139,7 @@ def _of_documents(kept: SamplePredictions, run: LoadedRun, metric: str) -> RunSc
 
 
 def _of_samples(kept: SamplePredictions, metric: str) -> np.ndarray:
-    """(E,) float64, NaN for a sample without a target."""
+    """Return the scores (E,) float64, NaN for a sample without a target."""
     if metric == "test/loss":
         return kept["loss"].astype(np.float64)
     if kept.kind != "classes":

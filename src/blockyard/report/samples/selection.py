@@ -1,4 +1,4 @@
-"""The samples to look at: with the highest loss, and about which the runs disagree most.
+"""The samples to look at: the samples with the highest loss, and the samples that the runs disagree about most.
 
 Source: Freeman 1965, Elementary Applied Statistics, for the variation ratio 1 - (votes of the most frequent class) / n
 """
@@ -22,10 +22,11 @@ def worst(runs: Sequence[SamplePredictions], most: int) -> np.ndarray:
 
 
 def disputed(runs: Sequence[SamplePredictions], most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of the samples about which the runs disagree most, and the disagreement of each.
+    """Return the rows of the samples that the runs disagree about most, and the disagreement on each.
 
-    For classes it is the variation ratio of the predicted classes; samples on which all agree are left out. For values
-    it is the standard deviation over the runs in standard deviations of the targets, the mean over the values.
+    The disagreement on classes is the variation ratio of the predicted classes. The disagreement on values is the
+    standard deviation over the runs in standard deviations of the targets, the mean over the values. Samples without
+    disagreement are left out.
     """
     if len(runs) < 2:
         return np.zeros(0, dtype=np.int64), np.zeros(0)
@@ -37,6 +38,8 @@ def disputed(runs: Sequence[SamplePredictions], most: int) -> tuple[np.ndarray, 
 
 
 def _variation(runs: Sequence[SamplePredictions]) -> np.ndarray:
+    """Return the variation ratio (n,): 1 - the votes of the most frequent class / R."""
+    # Sorted, equal votes are neighbours, and the longest stretch of them is the most frequent class.
     votes = np.sort(np.stack([run["top"][:, 0] for run in runs], axis=1), axis=1)  # (n, R)
     longest = current = np.ones(len(votes), dtype=np.int64)
     for column in range(1, votes.shape[1]):
@@ -46,8 +49,13 @@ def _variation(runs: Sequence[SamplePredictions]) -> np.ndarray:
 
 
 def _deviation(runs: Sequence[SamplePredictions]) -> np.ndarray:
+    """Return the mean deviation over the runs (n,), in standard deviations of the targets."""
     predicted = np.stack([run["prediction"] for run in runs])  # (R, n, V)
-    target = runs[0]["target"]
-    scale = np.array([np.std(column[np.isfinite(column)]) if np.isfinite(column).any() else 0 for column in target.T])
+    scales = []
+    for column in runs[0]["target"].T:
+        known = column[np.isfinite(column)]
+        scales.append(np.std(known) if len(known) else 0)
+    scale = np.array(scales)
+    # A constant target has no scale, and its values are compared as they are.
     scaled = predicted.std(axis=0) / np.where(scale > 0, scale, 1)
     return np.asarray(scaled.mean(axis=1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -25,7 +26,7 @@ MAX_SIDE = 96  # pixels of a picture
 MAX_TEXT = 400  # characters
 MAX_POINTS = 120  # of a line
 MAX_LINES = 3
-# What a config of a folder from elsewhere, or data that has changed since, may raise when it is built or read.
+# Errors of a config from elsewhere, or of data that has changed since, when it is built or read.
 _ERRORS = (UserError, ValueError, TypeError, LookupError, AttributeError, OSError, RuntimeError, AssertionError)
 
 
@@ -39,7 +40,7 @@ def views(run: Path, fingerprint: str | None, samples: Sequence[int]) -> tuple[d
     """Return a view of each test sample by its index, and the reason where there are none.
 
     A view has one or more of image (a PNG as a data URL), text, lines (of numbers) and graph (nodes and edges).
-    fingerprint: of the data that was predicted; samples of other data are not shown
+    fingerprint: the fingerprint of the data that was predicted; samples of other data are not shown
     """
     if not samples:
         return {}, None
@@ -79,36 +80,40 @@ def _original_texts(test: _Test, samples: Sequence[int]) -> dict[str, str]:
     """Return the texts of the samples before they became tokens; none for data without texts."""
     from blockyard.contracts import HasTexts, TextTokenizer
 
-    data, tokenizer = test.components.data, test.components.tokenizer
+    data = test.components.data
+    tokenizer = test.components.tokenizer
     if not isinstance(data, HasTexts) or not isinstance(tokenizer, TextTokenizer):
         return {}
     return dict(zip(map(str, samples), data.test_texts(samples, tokenizer), strict=True))
 
 
 def _view(test: _Test, sample: int) -> SampleView | None:
-    """Return the view of the model's inputs: of a source, such as the image of a question, and of the own sequence."""
+    """Return the view of the model's inputs: a source, such as the image of a question, and the sequence."""
     import torch
 
     batch: Batch = test.split.batch(torch.tensor([sample]), None)
-    spec, built = test.components.data.spec, test.components
-    own = _view_of(_Part(spec, built.tokenizer, built), batch.inputs[0], batch.lengths, batch.pairs)
+    components = test.components
+    spec = components.data.spec
+    part = _Part(spec, components.tokenizer, components)
+    sequence = _view_of(part, batch.inputs[0], batch.lengths, batch.pairs)
     if batch.source is None or spec.source is None:
-        return own
-    source = _view_of(_Part(spec.source, built.source_tokenizer, built), batch.source[0], batch.source_lengths, None)
-    if source is None or own is None:
-        return source or own
-    # The sequence has the last word where both are shown in one way.
+        return sequence
+    part = _Part(spec.source, components.source_tokenizer, components)
+    source = _view_of(part, batch.source[0], batch.source_lengths, None)
+    if source is None or sequence is None:
+        return source or sequence
+    # Where both are of one kind, the sequence is shown.
     return SampleView(
-        image=own.image or source.image,
-        text=source.text if own.text is None else own.text,
-        lines=own.lines or source.lines,
-        graph=own.graph or source.graph,
+        image=sequence.image or source.image,
+        text=source.text if sequence.text is None else sequence.text,
+        lines=sequence.lines or source.lines,
+        graph=sequence.graph or source.graph,
     )
 
 
 @dataclass(frozen=True)
 class _Part:
-    """One sequence of a sample: what it is, and how it became tokens."""
+    """One sequence of a sample: its specification, and the tokenizer that made its tokens."""
 
     spec: DataSpec
     tokenizer: Tokenizer
@@ -116,8 +121,9 @@ class _Part:
 
 
 def _view_of(part: _Part, inputs: Tensor, lengths: Tensor | None, pairs: Tensor | None) -> SampleView | None:
-    """Return the view of one sequence. inputs: of one sample; lengths, pairs: as in a batch of one"""
-    inputs = inputs if lengths is None else inputs[: int(lengths[0])]
+    """Return the view of one sequence. inputs: without the batch's dimension; lengths, pairs: as in a batch of one"""
+    if lengths is not None:
+        inputs = inputs[: int(lengths[0])]  # without the padding
     modality = part.spec.modality
     if pairs is not None:
         return SampleView(graph=_graph(inputs, pairs[0, : len(inputs), : len(inputs), 0]))
@@ -138,12 +144,14 @@ def _graph(nodes: Tensor, distance: Tensor) -> GraphView:
     """Return nodes, each with its place and the code of its first column, and edges. nodes: (N, C); distance: (N, N)"""
     import networkx
 
-    edges = [[i, j] for i, j in (distance == 1).triu().nonzero().tolist()]
+    edges: list[list[int]] = (distance == 1).triu().nonzero().tolist()
     drawn = networkx.empty_graph(len(nodes))
     drawn.add_edges_from(edges)
     layout = networkx.spring_layout(drawn, seed=0)
-    coordinates = [[float(f"{side:.3f}") for side in layout[node]] for node in range(len(nodes))]
-    marked = [[*coordinate, int(row[0])] for coordinate, row in zip(coordinates, nodes, strict=True)]
+    marked = []
+    for node, row in enumerate(nodes):
+        x, y = layout[node]
+        marked.append([float(f"{x:.3f}"), float(f"{y:.3f}"), int(row[0])])
     return GraphView(nodes=marked, edges=edges)
 
 
@@ -153,8 +161,11 @@ def _text(part: _Part, token_ids: list[int]) -> str:
     if isinstance(part.tokenizer, TextTokenizer):
         text = part.tokenizer.decode(token_ids)
     else:
-        name = part.components.data.token_name
-        text = " ".join(name(each) or part.tokenizer.token_name(each) or f"#{each}" for each in token_ids)
+        names = []
+        for token_id in token_ids:
+            name = part.components.data.token_name(token_id) or part.tokenizer.token_name(token_id)
+            names.append(name or f"#{token_id}")
+        text = " ".join(names)
     return _cut(text)
 
 
@@ -169,7 +180,8 @@ def _picture(pixels: Tensor) -> str:
     from PIL import Image
 
     pixels = pixels.float()
-    low, high = pixels.min(), pixels.max()
+    low = pixels.min()
+    high = pixels.max()
     gray = ((pixels - low) / (high - low).clamp_min(1e-12) * 255).round().byte().numpy()  # (C, height, width)
     image = Image.fromarray(gray[0] if len(gray) == 1 else gray.transpose(1, 2, 0))
     image.thumbnail((MAX_SIDE, MAX_SIDE))
@@ -181,5 +193,9 @@ def _picture(pixels: Tensor) -> str:
 def _thinned(values: Tensor) -> list[float | None]:
     """Return at most MAX_POINTS values, evenly spaced; None where one is missing."""
     count = min(MAX_POINTS, len(values))
-    chosen = [float(values[round(k * (len(values) - 1) / max(count - 1, 1))]) for k in range(count)]
-    return [None if value != value else float(f"{value:.4g}") for value in chosen]
+    points: list[float | None] = []
+    for k in range(count):
+        # The first and the last value are always among the points.
+        value = float(values[round(k * (len(values) - 1) / max(count - 1, 1))])
+        points.append(None if math.isnan(value) else float(f"{value:.4g}"))
+    return points

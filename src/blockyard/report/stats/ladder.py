@@ -1,6 +1,6 @@
-"""Laws of loss against compute over a ladder of sizes, and what an arm is worth in compute.
+"""Laws of loss against compute over a ladder of sizes, and the worth of an arm in compute.
 
-    L(C) = E + A C^-a        E: what no compute removes; C: FLOPs of training
+    L(C) = E + A C^-a        E: the floor, which no compute removes; C: FLOPs of training
 
 Fitted to the runs of every rung by least squares of log L with Huber's loss, from many starts, with one E for all
 arms, which are trained on the same data, or with an E for each arm (`floors`). The compute multiplier of an arm at C is
@@ -29,11 +29,13 @@ if TYPE_CHECKING:
 
 SEEDS = 3  # the fewest for intervals
 RESAMPLES = 100
-BAD_FIT = 0.05  # relative error of a rung beyond which no law is told, unless its mean is not known that well
-_HUBER = 1e-2  # of log L
-_LARGEST = 700.0  # whose exponential is still a number
+BAD_FIT = 0.05  # largest relative error of a rung in a law that is reported, unless its mean is not known that well
 FARTHER = 10.0  # times the largest rung: the extrapolation
+_HUBER = 1e-2  # of log L
+_LARGEST = 700.0  # the exponential of more overflows
+_MOST = math.log(1e9)  # a larger multiplier stands for a loss that the baseline's law never reaches
 
+Trend = Literal["grows", "closes", "stays"]
 Points = Mapping[int, Sequence[tuple[float, float]]]  # seed -> (compute, loss) of each rung, in order
 
 
@@ -66,8 +68,8 @@ class ArmLadder:
     rungs: (mean compute, mean loss); worst: the largest relative error of a rung
     held_out: (predicted, measured) loss of the largest rung, by the law of the others
     multiplier, farther: at the largest rung, and at ten times its compute; None for the baseline
-    trend: whether the multiplier is farther from 1 at the largest rung than at the smallest one. The gap in loss itself
-        closes as both come near the floor, also where the multiplier stays
+    trend: whether the multiplier is farther from 1 at the largest rung than at the smallest one. The gap in loss
+        closes as both arms come near the floor, also where the multiplier stays
     """
 
     name: str
@@ -79,7 +81,7 @@ class ArmLadder:
     interval: tuple[float, float] | None = None
     farther: float | None = None
     farther_interval: tuple[float, float] | None = None
-    trend: Literal["grows", "closes", "stays"] | None = None
+    trend: Trend | None = None
 
 
 class Misfit(NamedTuple):
@@ -108,52 +110,60 @@ def fit(
     start: of an earlier fit; None tries many. Raises ValueError for fewer than three computes.
     """
     if floors == "own" and len(curves) > 1:
-        earlier = [None] * len(curves) if start is None else [[law] for law in start]
-        return [fit([curve], start=laws)[0] for curve, laws in zip(curves, earlier, strict=True)]
+        fitted = []
+        for number, curve in enumerate(curves):
+            earlier = None if start is None else [start[number]]
+            fitted += fit([curve], start=earlier)
+        return fitted
     import numpy as np
     from scipy import optimize
 
     if any(len({compute for compute, _ in curve}) < RUNGS - 1 for curve in curves):
         raise ValueError(f"a law needs {RUNGS - 1} rungs or more")
     # At the geometric mean of compute, scale and power hardly depend on each other, which helps the solver.
-    middle = math.exp(math.fsum(math.log(c) for curve in curves for c, _ in curve) / sum(map(len, curves)))
+    computes = [compute for curve in curves for compute, _ in curve]
+    middle = math.exp(math.fsum(map(math.log, computes)) / len(computes))
     logs = [np.log(np.asarray(curve, dtype=float)) for curve in curves]  # (points, 2) each
     least = min(float(curve[:, 1].min()) for curve in logs)
 
     def residuals(x: np.ndarray) -> np.ndarray:
         parts = []
         for number, curve in enumerate(logs):
-            scale, power = x[1 + 2 * number], np.exp(x[2 + 2 * number])
+            scale = x[1 + 2 * number]
+            power = np.exp(x[2 + 2 * number])
             # log(E + A C^-a) without the overflow of its terms
             parts.append(np.logaddexp(x[0], scale - power * (curve[:, 0] - math.log(middle))) - curve[:, 1])
         return np.concatenate(parts)
 
-    starts = []
+    # The unknowns: log E, then log A (at the middle) and log a of each curve.
+    starts: list[list[float]] = []
     if start is not None:
-        starts.append([math.log(max(start[0].floor, 1e-12)), *itertools.chain(*(_inner(law, middle) for law in start))])
+        first = [math.log(max(start[0].floor, 1e-12))]
+        for law in start:
+            first += [math.log(law.scale) - law.power * math.log(middle), math.log(law.power)]
+        starts.append(first)
     else:
         for share, power in itertools.product((0.2, 0.5, 0.8, 0.95), (0.05, 0.2, 0.6)):
-            inner = [(float(curve[:, 1].mean()) + math.log(max(1 - share, 0.05)), math.log(power)) for curve in logs]
-            starts.append([least + math.log(share), *itertools.chain(*inner)])
+            first = [least + math.log(share)]
+            for curve in logs:
+                first += [float(curve[:, 1].mean()) + math.log(max(1 - share, 0.05)), math.log(power)]
+            starts.append(first)
     # A floor far below every loss is no floor; powers stay within what any law has shown.
     low = [least - 12, *([-60.0, math.log(1e-3)] * len(logs))]
     high = [least - 1e-6, *([60.0, math.log(5.0)] * len(logs))]
-    bounds = (low, high)
-    inside = [np.clip(each, np.add(low, 1e-9), np.subtract(high, 1e-9)) for each in starts]
-    solutions = [optimize.least_squares(residuals, x, bounds=bounds, loss="huber", f_scale=_HUBER) for x in inside]
-    best = min(solutions, key=lambda one: float(one.cost)).x
-    return [
-        Law(
-            math.exp(best[0]),
-            math.exp(best[1 + 2 * number] + math.exp(best[2 + 2 * number]) * math.log(middle)),
-            math.exp(best[2 + 2 * number]),
-        )
-        for number in range(len(logs))
-    ]
-
-
-def _inner(law: Law, middle: float) -> tuple[float, float]:
-    return math.log(law.scale) - law.power * math.log(middle), math.log(law.power)
+    solutions = []
+    for first in starts:
+        # The solver refuses a start beyond the bounds.
+        inside = np.clip(first, np.add(low, 1e-9), np.subtract(high, 1e-9))
+        solutions.append(optimize.least_squares(residuals, inside, bounds=(low, high), loss="huber", f_scale=_HUBER))
+    best = min(solutions, key=lambda solution: float(solution.cost)).x
+    laws = []
+    for number in range(len(logs)):
+        power = math.exp(best[2 + 2 * number])
+        # From the scale at the middle back to the scale at one FLOP.
+        scale = math.exp(best[1 + 2 * number] + power * math.log(middle))
+        laws.append(Law(math.exp(best[0]), scale, power))
+    return laws
 
 
 def ladder(arms: Mapping[str, Points], baseline: str, floors: Floors = "shared") -> Ladders:
@@ -164,14 +174,16 @@ def ladder(arms: Mapping[str, Points], baseline: str, floors: Floors = "shared")
     Raises UserError where rungs are too few, or no law fits the baseline or any other arm.
     """
     _refuse(arms)
-    names, unfitted = list(arms), list[Misfit]()
+    names = list(arms)
+    unfitted: list[Misfit] = []
     while True:
         laws = fit([_curve(arms[name]) for name in names], floors=floors)
         means = [_means(arms[name]) for name in names]
-        worst = [max(abs(law.loss(c) / y - 1) for c, y in rungs) for law, rungs in zip(laws, means, strict=True)]
-        misfits = {
-            name: error for name, law in zip(names, laws, strict=True) if (error := _misfit(arms[name], law)) > BAD_FIT
-        }
+        misfits = {}
+        for name, law in zip(names, laws, strict=True):
+            error = _misfit(arms[name], law)
+            if error > BAD_FIT:
+                misfits[name] = error
         if not misfits:
             break
         # With one floor for all, a curve that no law fits also distorts the others, so one arm is removed at a time.
@@ -187,11 +199,14 @@ def ladder(arms: Mapping[str, Points], baseline: str, floors: Floors = "shared")
     base = names.index(baseline)
     result = []
     for number, name in enumerate(names):
-        top = means[number][-1]
-        own = ArmLadder(name, tuple(means[number]), laws[number], worst[number], (short[number].loss(top[0]), top[1]))
+        law = laws[number]
+        rungs = means[number]
+        worst = max(abs(law.loss(compute) / loss - 1) for compute, loss in rungs)
+        largest, measured = rungs[-1]
+        arm = ArmLadder(name, tuple(rungs), law, worst, held_out=(short[number].loss(largest), measured))
         if number != base:
-            own = _against(own, number, base, laws, drawn, seeds)
-        result.append(own)
+            arm = _against(arm, number, base, laws, drawn, seeds)
+        result.append(arm)
     return Ladders(result, unfitted)
 
 
@@ -201,7 +216,9 @@ def _misfit(points: Points, law: Law) -> float:
 
     worst = 0.0
     for rung, (compute, mean) in enumerate(_means(points)):
-        losses, missed = [curve[rung][1] for curve in points.values()], abs(law.loss(compute) - mean)
+        losses = [curve[rung][1] for curve in points.values()]
+        missed = abs(law.loss(compute) - mean)
+        # A single seed has no interval, so its rung counts in any case.
         if len(losses) > 1:
             error = statistics.stdev(losses) / math.sqrt(len(losses))
             if missed <= float(stats.t.ppf(0.975, len(losses) - 1)) * error:
@@ -219,12 +236,12 @@ def no_law(unfitted: Mapping[str, float]) -> str:
 
 
 def multiplier(law: Law, base: Law, compute: float) -> float:
-    """How many times the compute the baseline needs for the loss of a law at this compute."""
+    """Return the compute that the baseline needs for the loss of a law at this compute, as a multiple of it."""
     return base.compute(law.loss(compute)) / compute
 
 
 def _against(
-    own: ArmLadder,
+    arm: ArmLadder,
     number: int,
     base: int,
     laws: Sequence[Law],
@@ -233,27 +250,38 @@ def _against(
 ) -> ArmLadder:
     def at(compute: float) -> tuple[float, list[float]]:
         """Return the log of the multiplier, and its values over the draws."""
-        point, *others = (_log(multiplier(each[number], each[base], compute)) for each in (laws, *drawn))
+        point, *others = [_log(multiplier(fitted[number], fitted[base], compute)) for fitted in (laws, *drawn)]
         return point, others
 
-    first, near, far = at(own.rungs[0][0]), at(own.rungs[-1][0]), at(FARTHER * own.rungs[-1][0])
-    growth = abs(near[0]) - abs(first[0]), [abs(b) - abs(a) for a, b in zip(first[1], near[1], strict=True)]
-    change = _interval(*growth, seeds)
+    smallest, _ = arm.rungs[0]
+    largest, _ = arm.rungs[-1]
+    first, first_draws = at(smallest)
+    near, near_draws = at(largest)
+    far, far_draws = at(FARTHER * largest)
+    # In logs, a worth of a half is as far from 1 as a worth of two.
+    growth = [abs(last) - abs(start) for start, last in zip(first_draws, near_draws, strict=True)]
+    change = _interval(abs(near) - abs(first), growth, seeds)
+    trend: Trend | None = None
+    if change is not None:
+        trend = "stays"
+        if change[0] > 0:
+            trend = "grows"
+        elif change[1] < 0:
+            trend = "closes"
     return replace(
-        own,
-        multiplier=_times(near[0]),
-        interval=_times_of(_interval(*near, seeds)),
-        farther=_times(far[0]),
-        farther_interval=_times_of(_interval(*far, seeds)),
-        trend=None if change is None else "grows" if change[0] > 0 else "closes" if change[1] < 0 else "stays",
+        arm,
+        multiplier=_times(near),
+        interval=_times_of(_interval(near, near_draws, seeds)),
+        farther=_times(far),
+        farther_interval=_times_of(_interval(far, far_draws, seeds)),
+        trend=trend,
     )
 
 
-_MOST = math.log(1e9)  # a larger multiplier is that of a loss which the baseline's law never reaches
-
-
 def _log(times: float) -> float:
-    return max(-_MOST, min(_MOST, math.log(times))) if times > 0 else -_MOST  # so small that it is rounded to 0
+    if times <= 0:  # so small that it is rounded to 0
+        return -_MOST
+    return max(-_MOST, min(_MOST, math.log(times)))
 
 
 def _times(log: float) -> float:
@@ -267,13 +295,14 @@ def _times_of(logs: tuple[float, float] | None) -> tuple[float, float] | None:
 
 
 def _interval(point: float, draws: Sequence[float], seeds: int) -> tuple[float, float] | None:
-    """Student's interval from the standard deviation of a bootstrap over so few seeds, which is too small by n - 1."""
+    """Return Student's interval from the standard deviation of a bootstrap over `seeds` seeds; None without draws."""
     from scipy import stats
 
     if len(draws) < 2:
         return None
     mean = math.fsum(draws) / len(draws)
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in draws) / (len(draws) - 1))
+    # A bootstrap draws from the seeds' own distribution, whose variance is smaller by (n - 1) / n (Hesterberg 2015).
     half = float(stats.t.ppf(0.975, seeds - 1)) * deviation * math.sqrt(seeds / (seeds - 1))
     return point - half, point + half
 
@@ -288,20 +317,25 @@ def _refuse(arms: Mapping[str, Points]) -> None:
 
 
 def _curve(points: Points, leave: int = 0) -> list[tuple[float, float]]:
-    return [pair for curve in points.values() for pair in curve[: len(curve) - leave]]
+    """Return the points of all seeds. leave: the number of the largest rungs that are left out"""
+    pairs: list[tuple[float, float]] = []
+    for curve in points.values():
+        pairs += curve[: len(curve) - leave]
+    return pairs
 
 
 def _means(points: Points) -> list[tuple[float, float]]:
-    curves = list(points.values())
-    count = len(curves)
-    return [
-        (math.fsum(curve[rung][0] for curve in curves) / count, math.fsum(curve[rung][1] for curve in curves) / count)
-        for rung in range(len(curves[0]))
-    ]
+    """Return the mean compute and the mean loss of each rung."""
+    means = []
+    for rung in zip(*points.values(), strict=True):
+        compute = math.fsum(compute for compute, _ in rung) / len(rung)
+        loss = math.fsum(loss for _, loss in rung) / len(rung)
+        means.append((compute, loss))
+    return means
 
 
 def _bootstrap(arms: Mapping[str, Points], laws: Sequence[Law], floors: Floors) -> list[list[Law]]:
-    """Laws of seeds that are drawn with replacement, the same for all arms; none for too few seeds."""
+    """Return the laws of seeds drawn with replacement, the same seeds for all arms; none for too few seeds."""
     import numpy as np
 
     common = sorted(set.intersection(*(set(points) for points in arms.values())))
@@ -311,6 +345,8 @@ def _bootstrap(arms: Mapping[str, Points], laws: Sequence[Law], floors: Floors) 
     resampled = []
     for _ in range(RESAMPLES):
         seeds = [common[index] for index in draw.integers(len(common), size=len(common))]
-        curves = [[pair for seed in seeds for pair in points[seed]] for points in arms.values()]
+        curves = []
+        for points in arms.values():
+            curves.append(list(itertools.chain.from_iterable(points[seed] for seed in seeds)))
         resampled.append(fit(curves, floors=floors, start=laws))
     return resampled

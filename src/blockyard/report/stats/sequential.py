@@ -1,7 +1,7 @@
 """The statistics of a sweep that stops when it is decided: verdicts and intervals that hold whenever it stopped.
 
-A t test of a fixed number of seeds would be wrong too often there, because the number follows from the results. So the
-figures of `sweep.stopping` stand in its place: e-values, and confidence sequences for intervals.
+A t test of a fixed number of seeds would be wrong too often there, because the number follows from the results. The
+e-values of `sweep.stopping` stand in its place, and confidence sequences in place of intervals.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SPLIT = {6: 0.968, 8: 0.936, 10: 0.909, 12: 0.887, 16: 0.853, 20: 0.831}
 
 @dataclass(frozen=True)
 class Terms:
-    """By what a comparison is judged. seeds: in the order in which they were given out; limits: of the metric.
+    """The terms of a comparison. seeds: in the order in which they were assigned; limits: the range of the metric
 
     outcome: "success" or "steps_to" where outcomes of whole runs are compared, by signs
     """
@@ -57,20 +57,27 @@ def judged(clauses: Sequence[ArmComparison], values: Values, terms: Terms) -> li
 
 def compare_arms(values: Values, baseline: str | None, terms: Terms) -> dict[str, ArmResult]:
     """Compare every arm with the baseline, as `verdict.compare_arms` does for a fixed number of seeds."""
-    against = {one.comparison.name: one for one in judged(comparisons(None, list(values), baseline), values, terms)}
+    judgements = judged(comparisons(None, list(values), baseline), values, terms)
+    against = {judgement.comparison.name: judgement for judgement in judgements}
     results = {}
     for arm, by_seed in values.items():
-        mean = (rate_of if terms.outcome == "success" else mean_of)(list(finite(by_seed).values()))
-        mean = replace(mean, interval=None if terms.outcome == "steps_to" else clipped(mean.interval, terms.limits))
-        one = against.get(arm)
-        if one is None:
-            text = "The baseline." if arm == baseline else "The comparison has no baseline."
-            results[arm] = ArmResult(mean, None, BASELINE, text)
-        else:
-            gap = _difference(one, terms.limits)
+        scores = list(finite(by_seed).values())
+        mean = rate_of(scores) if terms.outcome == "success" else mean_of(scores)
+        # A run that never reaches the threshold counts by its rank only, so a mean of steps has no interval.
+        interval = None if terms.outcome == "steps_to" else clipped(mean.interval, terms.limits)
+        mean = replace(mean, interval=interval)
+        if arm in against:
+            judgement = against[arm]
+            gap = _difference(judgement, terms.limits)
             if terms.outcome:
-                gap = replace(gap, interval=None, effect=None, deviation=None, signs=signs_of(one, terms.direction))
-            results[arm] = ArmResult(mean, gap, _verdict(one), explain(one, terms, len(against)))
+                signs = signs_of(judgement, terms.direction)
+                gap = replace(gap, interval=None, effect=None, deviation=None, signs=signs)
+            text = explain(judgement, terms, len(against))
+            results[arm] = ArmResult(mean, gap, _verdict(judgement), text)
+        elif arm == baseline:
+            results[arm] = ArmResult(mean, None, BASELINE, "The baseline.")
+        else:
+            results[arm] = ArmResult(mean, None, BASELINE, "The comparison has no baseline.")
     return results
 
 
@@ -79,13 +86,17 @@ def _difference(one: Judgement, limits: Range | None) -> Difference:
     if not n:
         return Difference(0)
     mean = math.fsum(one.gaps) / n
-    deviation = math.sqrt(math.fsum((gap - mean) ** 2 for gap in one.gaps) / (n - 1)) if n > 1 else None
-    width = None if limits is None else limits[1] - limits[0]
+    deviation = None
+    if n > 1:
+        deviation = math.sqrt(math.fsum((gap - mean) ** 2 for gap in one.gaps) / (n - 1))
     interval = _finite(one.interval)
+    if limits is not None:
+        width = limits[1] - limits[0]
+        interval = clipped(interval, (-width, width))
     return Difference(
         n,
         mean,
-        interval=interval if width is None else clipped(interval, (-width, width)),
+        interval=interval,
         holm_p=one.holm_p,
         effect=effect(mean, deviation, n) if deviation else None,
         deviation=deviation,
@@ -119,16 +130,20 @@ def explain(one: Judgement, terms: Terms, compared: int) -> str:
         return f"No difference to {other} of {terms.margin:.3g} or more, from {one.at} seeds on: {numbers}."
     if one.outcome == "same":
         return f"The same value as {other} on all of {one.at} seeds, so on more than half of all seeds."
-    goal = f"where a verdict takes {math.exp(one.threshold):.3g}"
-    more = "" if terms.outcome else f" {_more(one, terms, compared)}"
-    return f"Undecided after {n} seeds: {numbers}, {goal}.{more}"
+    text = f"Undecided after {n} seeds: {numbers}, where a verdict takes {math.exp(one.threshold):.3g}."
+    if not terms.outcome:
+        text += f" {_more(one, terms, compared)}"
+    return text
 
 
 def signs_of(one: Judgement, direction: str) -> tuple[int, int, int]:
     """Return on how many seeds the first side is ahead, behind, and level."""
-    gains = [gap if direction == "max" else -gap for gap in one.gaps]
-    ahead, behind = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
-    return ahead, behind, len(gains) - ahead - behind
+    above = sum(gap > 0 for gap in one.gaps)
+    below = sum(gap < 0 for gap in one.gaps)
+    level = len(one.gaps) - above - below
+    if direction == "max":
+        return above, below, level
+    return below, above, level
 
 
 def figures(one: Judgement, terms: Terms) -> str:
@@ -153,12 +168,10 @@ def _more(one: Judgement, terms: Terms, compared: int) -> str:
     sign = one.comparison.sign
     where = {None: "within", ">": "below"}.get(sign, "on one side of")
     by_zero = sign in (None, ">") or terms.margin is None
-    counts = {
-        "to show a difference": seeds_to_decide(mean / deviation, math.exp(one.threshold) * ALPHA) if by_zero else None,
-        f"for an interval {where} the margin": seeds_to_margin(
-            gain, deviation, terms.margin, compared, one.comparison.sign
-        ),
-    }
+    counts: dict[str, int | None] = {}
+    if by_zero:
+        counts["to show a difference"] = seeds_to_decide(mean / deviation, math.exp(one.threshold) * ALPHA)
+    counts[f"for an interval {where} the margin"] = seeds_to_margin(gain, deviation, terms.margin, compared, sign)
     ends = {end: count for end, count in counts.items() if count is not None}
     if not ends:
         return "Differences like these would take more than 1,000 seeds."
@@ -184,6 +197,7 @@ def evaluate(text: str, values: Values, terms: Terms, missing: Mapping[str, str]
 
 
 def _clause(one: Judgement, terms: Terms, compared: int) -> str:
+    """Return the reason for the verdict on a clause, with its numbers."""
     n = len(one.gaps)
     if n < 2:
         return f"{n} common seeds, at least 2 are needed"
@@ -204,20 +218,17 @@ def _clause(one: Judgement, terms: Terms, compared: int) -> str:
         return numbers
     if terms.outcome:
         return f"{numbers}: a verdict takes e = {math.exp(one.threshold):.3g}"
-    more = _more(one, terms, compared).rstrip(".")
-    return f"{numbers}: {_goal(one, terms)}; {more[:1].lower()}{more[1:]}"
-
-
-def _goal(one: Judgement, terms: Terms) -> str:
-    """Return what a verdict takes: an e-value, or an interval that the margin decides."""
+    goal = f"a verdict takes e = {math.exp(one.threshold):.3g}"
     if one.comparison.sign in ("~", ">=") and terms.margin is not None:
-        return f"a verdict takes an interval on one side of {terms.margin:.3g}"
-    or_less = f", or an interval below {terms.margin:.3g}" if one.comparison.sign == ">" and terms.margin else ""
-    return f"a verdict takes e = {math.exp(one.threshold):.3g}{or_less}"
+        goal = f"a verdict takes an interval on one side of {terms.margin:.3g}"
+    elif one.comparison.sign == ">" and terms.margin:
+        goal += f", or an interval below {terms.margin:.3g}"
+    more = _more(one, terms, compared).rstrip(".")
+    return f"{numbers}: {goal}; {more[:1].lower()}{more[1:]}"
 
 
 def evidence_row(standing: Standing, judgements: Sequence[Judgement], question: Mapping[str, object]) -> EvidenceRow:
-    """Return the evidence after each seed of every comparison that the sweep decides, and why it stopped."""
+    """Return the evidence after each seed of every comparison that the sweep decides, and the reason of its stop."""
     looks = []
     for one in judgements:
         ends = [_finite(pair) or (None, None) for pair in one.intervals]
@@ -239,9 +250,11 @@ def evidence_row(standing: Standing, judgements: Sequence[Judgement], question: 
 
 
 def stopped(standing: Standing, judgements: Sequence[Judgement], question: Mapping[str, object]) -> str:
-    """Return why the sweep stopped, or that it has not, in a sentence."""
-    open_ones = [one.comparison.name for one in judgements if one.outcome is None]
-    named = f"{', '.join(open_ones[:3])}{' and others' if len(open_ones) > 3 else ''}"
+    """Return a sentence on the reason why the sweep stopped, or on its seeds so far."""
+    undecided = [judgement.comparison.name for judgement in judgements if judgement.outcome is None]
+    named = ", ".join(undecided[:3])
+    if len(undecided) > 3:
+        named += " and others"
     cells = f"after {standing.seeds} seeds and {len(standing.due)} cells"
     if standing.reason == "decided":
         return f"Stopped {cells}: every comparison is decided."
@@ -257,9 +270,9 @@ def stopped(standing: Standing, judgements: Sequence[Judgement], question: Mappi
 
 
 def warnings(judgements: Sequence[Judgement], values: Values, limits: Range | None) -> list[str]:
-    """Return where a test of a mean may err, and the answers to other questions.
+    """Return a warning for each test of a mean that may err, with the answers to other questions.
 
-    It may err where differences are skewed, and where runs fall into two groups.
+    A test may err where differences are skewed, and where runs fall into two groups.
     """
     lines: list[str] = []
     for one in judgements:
@@ -269,7 +282,8 @@ def warnings(judgements: Sequence[Judgement], values: Values, limits: Range | No
                 f"ones at so few seeds; {_other_questions(one, limits)}"
             )
     for arm, by_seed in values.items():
-        if groups := two_groups(list(finite(by_seed).values())):
+        groups = two_groups(list(finite(by_seed).values()))
+        if groups is not None:
             low, high = groups
             lines.append(
                 f"{arm}: its runs fall into two groups, {len(low)} around {_middle(low):.3g} and {len(high)} around "
@@ -283,8 +297,10 @@ def _other_questions(one: Judgement, limits: Range | None) -> str:
     parts = [f"symmetry about zero, by the signs: e = {math.exp(log_sign_e(one.gaps, scale)):.3g}"]
     if limits is not None and len(one.comparison.sides[0]) == 1:
         width = limits[1] - limits[0]
-        pair = betting_interval(one.gaps, (-width, width))
-        parts += [] if pair is None else [f"the mean, for any distribution, by betting: {pair[0]:.3g} to {pair[1]:.3g}"]
+        interval = betting_interval(one.gaps, (-width, width))
+        if interval is not None:
+            low, high = interval
+            parts.append(f"the mean, for any distribution, by betting: {low:.3g} to {high:.3g}")
     return "; ".join(parts)
 
 
@@ -307,7 +323,8 @@ def two_groups(values: Sequence[float]) -> tuple[list[float], list[float]] | Non
 
     Each group has two values or more.
     """
-    ordered, n = sorted(values), len(values)
+    ordered = sorted(values)
+    n = len(values)
     if n < _GROUPS_FROM or _nearly_equal(ordered):
         return None
     share, cut = max((split_share(ordered, cut), cut) for cut in range(2, n - 1))
@@ -319,11 +336,15 @@ def two_groups(values: Sequence[float]) -> tuple[list[float], list[float]] | Non
 
 def split_share(ordered: Sequence[float], cut: int) -> float:
     """Return the share of the variance that lies between the values before and after a cut."""
-    whole = math.fsum((value - _middle(ordered)) ** 2 for value in ordered)
+    mean = _middle(ordered)
+    whole = math.fsum((value - mean) ** 2 for value in ordered)
     if whole <= 0:
         return 0.0
-    parts = (ordered[:cut], ordered[cut:])
-    return 1 - math.fsum((value - _middle(part)) ** 2 for part in parts for value in part) / whole
+    squares = []
+    for part in (ordered[:cut], ordered[cut:]):
+        mean = _middle(part)
+        squares += [(value - mean) ** 2 for value in part]
+    return 1 - math.fsum(squares) / whole
 
 
 def _nearly_equal(values: Sequence[float]) -> bool:

@@ -25,7 +25,7 @@ POWER = 0.80
 MIN_SEEDS = 3  # common seeds; fewer give no verdict
 Differ = Callable[[tuple[str, ...], tuple[str, ...]], Difference]  # of sums of arms, such as (a, d) and (b, c)
 MAX_SEEDS = 1_000  # more are reported as "more than 1,000"
-# For what a verdict holds, by `Difference.over`.
+# The samples and seeds that a verdict is about, by `Difference.over`.
 FOR = {
     "seeds": "for new seeds on these test samples",
     "samples": "for new test samples and these trained models",
@@ -79,31 +79,38 @@ def compare_arms(
     """
     clean = {arm: finite(by_seed) for arm, by_seed in values.items()}
     rival = {arm: (rivals or {}).get(arm, str(baseline)) for arm in clean}
-    others = [arm for arm in clean if baseline is not None and arm != rival[arm]]
-    if differ:
-        gaps = {arm: differ((arm,), (rival[arm],)) for arm in others}
-    elif outcome:
-        gaps = {arm: sign_difference(clean[arm], clean[rival[arm]], direction) for arm in others}
-    else:
-        gaps = {arm: paired_difference(clean[arm], clean[rival[arm]]) for arm in others}
+    others = []
+    if baseline is not None:
+        others = [arm for arm in clean if arm != rival[arm]]
+    gaps: dict[str, Difference] = {}
+    for arm in others:
+        if differ:
+            gaps[arm] = differ((arm,), (rival[arm],))
+        elif outcome:
+            gaps[arm] = sign_difference(clean[arm], clean[rival[arm]], direction)
+        else:
+            gaps[arm] = paired_difference(clean[arm], clean[rival[arm]])
     differences = corrected(gaps)
     if limits is not None:
         width = limits[1] - limits[0]
-        differences = {
-            arm: replace(gap, interval=clipped(gap.interval, (-width, width))) for arm, gap in differences.items()
-        }
+        for arm, gap in differences.items():
+            differences[arm] = replace(gap, interval=clipped(gap.interval, (-width, width)))
     tested = sum(gap.holm_p is not None for gap in differences.values())
     results = {}
     for arm, by_seed in clean.items():
-        mean = (rate_of if outcome == "success" else averaged)(list(by_seed.values()))
-        mean = replace(mean, interval=None if outcome == "steps_to" else clipped(mean.interval, limits))
-        gap = differences.get(arm)
-        if gap is None:
-            text = "The baseline." if arm in (baseline, rival[arm]) else "The comparison has no baseline."
-            results[arm] = ArmResult(mean, None, BASELINE, text)
-        else:
+        scores = list(by_seed.values())
+        mean = rate_of(scores) if outcome == "success" else averaged(scores)
+        # A run that never reaches the threshold counts by its rank only, so a mean of steps has no interval.
+        interval = None if outcome == "steps_to" else clipped(mean.interval, limits)
+        mean = replace(mean, interval=interval)
+        if arm in differences:
+            gap = differences[arm]
             text = explain(gap, direction, rival[arm], tested or len(others), margin)
             results[arm] = ArmResult(mean, gap, verdict(gap, direction), text)
+        elif arm in (baseline, rival[arm]):
+            results[arm] = ArmResult(mean, None, BASELINE, "The baseline.")
+        else:
+            results[arm] = ArmResult(mean, None, BASELINE, "The comparison has no baseline.")
     return results
 
 
@@ -145,27 +152,38 @@ def explain(gap: Difference, direction: str, baseline: str, compared: int, margi
         return _too_few(gap.n, compared)
     if kind == UNDECIDED:
         return f"Undecided: all differences to {other} are equal ({gap.mean:+.3g}), so no test says how sure they are."
+    head = f"{kind.capitalize()} than {other}"
+    if kind == NO_DIFFERENCE:
+        head = f"No difference shown to {other}"
     if gap.signs is not None:
-        head = f"{kind.capitalize()} than {other}" if kind != NO_DIFFERENCE else f"No difference shown to {other}"
         return f"{head}: {by_signs(gap.signs)}; exact {p_equals(gap.permutation_p)}, corrected {format_p(gap.holm_p)}."
     if gap.mean == 0 and gap.deviation is None and gap.interval is None:
         return f"No difference shown: all {gap.n} seeds have the same values as {other}."
     if gap.interval is None:
-        return _equal_differences(gap, kind, other, compared)
+        least = min_seeds_exact(compared)
+        text = (
+            f"{head}: all {gap.n} differences are equal ({gap.mean:+.3g}), so the t test is undefined; the exact test "
+            f"gives {p_equals(gap.permutation_p)}, corrected {format_p(gap.holm_p)}."
+        )
+        if kind == NO_DIFFERENCE and gap.n < least:
+            text += f" That test can show one from {least} seeds on."
+        return text
     numbers = f"{format_difference(gap)}, corrected {p_equals(gap.holm_p)}"
     if gap.over:
-        head = f"No difference shown to {other}" if kind == NO_DIFFERENCE else f"{kind.capitalize()} than {other}"
         return f"{head} {FOR[gap.over]}: {numbers}, {gap.n} seeds."
+    text = f"{head}: {numbers}, {gap.n} seeds."
     if kind == NO_DIFFERENCE:
-        note = f" {uncorrected_note(compared)}" if uncorrected(gap) else ""
-        return f"No difference shown to {other}: {numbers}, {gap.n} seeds.{note} {_advice(gap, compared, margin)}"
-    return f"{kind.capitalize()} than {other}: {numbers}, {gap.n} seeds."
+        if uncorrected(gap):
+            text += f" {uncorrected_note(compared)}"
+        text += f" {_advice(gap, compared, margin)}"
+    return text
 
 
 def by_signs(signs: tuple[int, int, int]) -> str:
     """Return on how many seeds an arm is ahead: "ahead on 7 seeds, behind on 1, level on 2"."""
     ahead, behind, level = signs
-    return f"ahead on {ahead} seed{'s' * (ahead != 1)}, behind on {behind}, level on {level}"
+    seeds = "seed" if ahead == 1 else "seeds"
+    return f"ahead on {ahead} {seeds}, behind on {behind}, level on {level}"
 
 
 def uncorrected(gap: Difference) -> bool:
@@ -191,31 +209,28 @@ def _too_few(n: int, compared: int) -> str:
     )
 
 
-def _equal_differences(gap: Difference, kind: str, other: str, compared: int) -> str:
-    least = min_seeds_exact(compared)
-    head = f"{kind.capitalize()} than {other}" if kind != NO_DIFFERENCE else f"No difference shown to {other}"
-    more = f" That test can show one from {least} seeds on." if kind == NO_DIFFERENCE and gap.n < least else ""
-    return (
-        f"{head}: all {gap.n} differences are equal ({gap.mean:+.3g}), so the t test is undefined; the exact test "
-        f"gives {p_equals(gap.permutation_p)}, corrected {format_p(gap.holm_p)}.{more}"
-    )
-
-
 def _advice(gap: Difference, compared: int, margin: float | None) -> str:
-    """Return what so many seeds can detect, and how many are needed."""
+    """Return a sentence on the difference that so many seeds can detect, and the seeds that are needed."""
     assert gap.deviation is not None
+    # The level of the first of Holm's tests, which is the strictest.
     alpha = ALPHA / max(1, compared)
     detectable = detectable_effect(gap.n, alpha) * gap.deviation
-    needed = seeds_needed(margin / gap.deviation if margin else abs(gap.effect or 0.0), alpha)
-    what = f"a difference of {margin:.3g}" if margin else "a true difference as large as the observed one"
+    effect = abs(gap.effect or 0.0)
+    target = "a true difference as large as the observed one"
+    if margin:
+        effect = margin / gap.deviation
+        target = f"a difference of {margin:.3g}"
+    needed = seeds_needed(effect, alpha)
+    # More seeds in the same sweep would hold only where its stop was planned.
+    how = ", in a new sweep or with --until-decided"
     if needed is None:
         seeds = f"more than {MAX_SEEDS:,} seeds are needed"
     elif needed <= gap.n and margin:
         seeds = f"{gap.n} seeds are enough"
+        how = ""
     else:
         seeds = f"about {max(needed, gap.n + 1)} seeds are needed"
-    how = ", in a new sweep or with --until-decided" if needed is None or needed > gap.n or not margin else ""
-    return f"They show a true difference of {detectable:.2g} in 80 % of such sweeps; {seeds} to detect {what}{how}."
+    return f"They show a true difference of {detectable:.2g} in 80 % of such sweeps; {seeds} to detect {target}{how}."
 
 
 def format_difference(gap: Difference) -> str:
@@ -275,6 +290,10 @@ def t_test_power(effect: float, n: int, alpha: float) -> float:
     """
     from scipy import stats
 
-    critical, shift = stats.t.isf(alpha / 2, n - 1), effect * math.sqrt(n)
-    upper, lower = stats.nct.sf(critical, n - 1, shift), stats.nct.cdf(-critical, n - 1, shift)
-    return float(upper if math.isnan(lower) else upper + lower)
+    critical = stats.t.isf(alpha / 2, n - 1)
+    shift = effect * math.sqrt(n)
+    upper = stats.nct.sf(critical, n - 1, shift)
+    lower = stats.nct.cdf(-critical, n - 1, shift)
+    if math.isnan(lower):
+        return float(upper)
+    return float(upper + lower)

@@ -12,7 +12,6 @@ import hashlib
 import json
 import logging
 import math
-from pathlib import Path
 from typing import Any
 
 from blockyard.atomic_files import read_json, write_json
@@ -55,7 +54,12 @@ def mirror(comparison: ComparisonDocument, plan: SweepPlan, *, seconds: float = 
         return None
     content = _content(comparison)
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-    previous = _previous(plan.folder)
+    try:
+        previous = read_json(plan.folder / FILE)
+    except (OSError, ValueError):
+        previous = {}
+    if not isinstance(previous, dict):
+        previous = {}
     if previous.get("said") == digest:
         return None
     group = str(node.get("group") or plan.name)
@@ -87,7 +91,8 @@ def mirror(comparison: ComparisonDocument, plan: SweepPlan, *, seconds: float = 
             "the comparison was not logged to W&B: %s; it is saved in the sweep's folder", redact_text(failure)[:200]
         )
         return None
-    with contextlib.suppress(OSError), exclusive(plan.folder):  # without it the same content is logged again
+    # Without the file the same content is logged again, which does no harm.
+    with contextlib.suppress(OSError), exclusive(plan.folder):
         write_json(plan.folder / FILE, {"id": place.id, "project": place.project, "group": group, "said": digest})
     return f"W&B: {place.name} in group {group} of project {place.project}"
 
@@ -95,45 +100,42 @@ def mirror(comparison: ComparisonDocument, plan: SweepPlan, *, seconds: float = 
 def _logger(plan: SweepPlan) -> Node | None:
     """Return the config of the arms' W&B logger; None where they use another logger."""
     for variant in plan.variants.values():
-        named = variant.config.get("logger")
-        several = list(named.values()) if isinstance(named, dict) and not is_node(named) else [named]
-        for node in several:
+        logger = variant.config.get("logger")
+        nodes = [logger]
+        if isinstance(logger, dict) and not is_node(logger):  # several loggers by name
+            nodes = list(logger.values())
+        for node in nodes:
             if is_node(node) and str(node["_target_"]).endswith("loggers.wandb.Wandb"):
                 return dict(node)
     return None
 
 
-def _previous(folder: Path) -> dict[str, Any]:
-    try:
-        content = read_json(folder / FILE)
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
 def _content(comparison: ComparisonDocument) -> dict[str, Any]:
-    """Return what is logged, as plain data: tables, curves, metrics and their directions, texts."""
+    """Return the content of the summary run as plain data: tables, curves, metrics and their directions, texts."""
     metric = comparison.metric
     directions = {metric: comparison.direction, **comparison.directions}
     metrics: dict[str, float] = {}
-    of_metrics: dict[str, str] = {}
+    metric_directions: dict[str, str] = {}
     for arm in comparison.arms:
-        means = {name: other.mean for name, other in arm.other.items()} | {metric: arm.mean}
+        means = {name: other.mean for name, other in arm.other.items()}
+        means[metric] = arm.mean
         for name, value in means.items():
-            if value is not None:
-                metrics[f"{arm.name}/{name}"] = float(value)
-                if name in directions:
-                    of_metrics[f"{arm.name}/{name}"] = directions[name]
+            if value is None:
+                continue
+            metrics[f"{arm.name}/{name}"] = float(value)
+            if name in directions:
+                metric_directions[f"{arm.name}/{name}"] = directions[name]
     cells = []
     for cell in comparison.cells:
         row = {"arm": cell.arm, "seed": cell.seed, "state": cell.state, "reason": cell.reason, "run": cell.run}
         cells.append({**row, metric: cell.metrics.get(metric)})
+    validation = str(MetricName.parse(metric).on("val"))
     return {
         "arms": [_row(arm) for arm in comparison.arms],
         "cells": cells,
-        "curves": _curves(comparison, str(MetricName.parse(metric).on("val"))),
+        "curves": _curves(comparison, validation),
         "metrics": metrics,
-        "directions": of_metrics,
+        "directions": metric_directions,
         "texts": {
             "answer": comparison.answer,
             "better_baseline": comparison.better_baseline,
@@ -172,26 +174,32 @@ def _curves(comparison: ComparisonDocument, metric: str) -> dict[str, tuple[list
     """Return arm -> [steps, mean over seeds], at the steps that every seed of the arm has."""
     runs: dict[str, list[dict[int, float]]] = {}
     for curve in comparison.curves:
-        values = curve.metrics.get(metric, [])
-        points = {
-            step: value
-            for step, value in zip(curve.step, values, strict=False)
-            if value is not None and math.isfinite(value)
-        }
+        points: dict[int, float] = {}
+        # A curve without the metric has no values at all.
+        for step, value in zip(curve.step, curve.metrics.get(metric, []), strict=False):
+            if value is not None and math.isfinite(value):
+                points[step] = value
         if points:
             runs.setdefault(curve.arm, []).append(points)
     curves = {}
     for arm, seeds in runs.items():
-        steps = sorted(set.intersection(*(set(points) for points in seeds)))
+        steps = sorted(set.intersection(*map(set, seeds)))
+        means = []
+        for step in steps:
+            means.append(math.fsum(points[step] for points in seeds) / len(seeds))
         if steps:
-            curves[arm] = steps, [math.fsum(points[step] for points in seeds) / len(seeds) for step in steps]
+            curves[arm] = steps, means
     return curves
 
 
 def _weights(plan: SweepPlan) -> dict[str, str]:
     """Return run -> artifact with its weights, for each cell that W&B has recorded."""
-    ids = {cell.run: (read_facts(plan.path(cell) / RUN).get("wandb") or {}).get("id") for cell in plan.cells}
-    return {run: f"weights-{each}:best" for run, each in ids.items() if each}
+    artifacts = {}
+    for cell in plan.cells:
+        recorded = read_facts(plan.path(cell) / RUN).get("wandb") or {}
+        if recorded.get("id"):
+            artifacts[cell.run] = f"weights-{recorded['id']}:best"
+    return artifacts
 
 
 def _log_run(place: Any, mode: Any, question: dict[str, Any], content: dict[str, Any]) -> Any:
@@ -200,8 +208,12 @@ def _log_run(place: Any, mode: Any, question: dict[str, Any], content: dict[str,
 
     run = open_run(place, question, mode)
     define(run, content["directions"])
-    metric, arms = content["texts"]["metric"], _table(content["arms"])
-    values: dict[str, Any] = {"comparison": arms, "cells": _table(content["cells"]), **content["metrics"]}
+    metric = content["texts"]["metric"]
+    values: dict[str, Any] = {
+        "comparison": _table(content["arms"]),
+        "cells": _table(content["cells"]),
+        **content["metrics"],
+    }
     values["plots/arms"] = wandb.plot.bar(_table(content["arms"], ("arm", "mean")), "arm", "mean", title=metric)
     values["plots/cost"] = wandb.plot.scatter(
         _table(content["arms"], ("arm", "flops_per_sample", "mean")),
@@ -222,7 +234,10 @@ def _log_run(place: Any, mode: Any, question: dict[str, Any], content: dict[str,
 def _table(rows: list[dict[str, Any]], columns: tuple[str, ...] | None = None) -> Any:
     import wandb
 
-    names: list[str | int] = list(columns or (rows[0] if rows else ()))
-    return wandb.Table(
-        columns=names, data=[[row.get(str(name)) for name in names] for row in rows], allow_mixed_types=True
-    )
+    names: list[str | int] = []
+    if columns:
+        names = list(columns)
+    elif rows:
+        names = list(rows[0])
+    data = [[row.get(str(name)) for name in names] for row in rows]
+    return wandb.Table(columns=names, data=data, allow_mixed_types=True)

@@ -21,7 +21,10 @@ from blockyard.runs.folder import CONFIG, RUN
 from blockyard.runs.metric_name import MetricName
 
 _ESCAPED = {sign: f"\\{sign}" for sign in r"\`*_[]#|"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
-_ARM, _GROUP, _ID = "JobType", "Group", "ID"  # the columns of a W&B run
+# The columns of a W&B run.
+_ARM = "JobType"
+_GROUP = "Group"
+_ID = "ID"
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,8 @@ def workspace(comparison: ComparisonDocument, *, outputs: str = "outputs") -> st
     except UserError:
         raise
     except Exception as error:  # W&B and the libraries under it raise errors of many types
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        lines = str(error).strip().splitlines()
+        reason = (lines[0] if lines else type(error).__name__)[:200]
         raise UserError(f"W&B did not create the workspace: {reason}") from error
 
 
@@ -68,7 +72,21 @@ def build(comparison: ComparisonDocument, runs: _RunFilter, entity: str) -> Any:
     by_arm: dict[str, Any] = {"groupby": wr.Metric(_ARM), "groupby_aggfunc": "mean", "groupby_rangefunc": "minmax"}
     curves = list(dict.fromkeys([validation, "val/loss", "train/loss"]))
     final = [name for name in dict.fromkeys([metric, *comparison.metrics]) if name.startswith("test/")]
-    selected = ws.Metric(_GROUP) == runs.group if runs.group else ws.Metric(_ID).isin(list(runs.ids))
+    bars: list[Any] = []
+    for name in final or [metric]:
+        bars.append(wr.BarPlot(title=name, metrics=[wr.SummaryMetric(name)], orientation="h", **by_arm))
+    lines: list[Any] = []
+    for name in curves:
+        for axis in ("Step", "samples", "seconds"):
+            lines.append(wr.LinePlot(title=f"{name} by {axis}", x=axis, y=[name], **by_arm))
+    costs: list[Any] = []
+    for cost in ("flops_per_sample", "parameters", "step_seconds"):
+        x = wr.SummaryMetric(cost)
+        costs.append(wr.ScatterPlot(title=f"{metric} by {cost}", x=x, y=wr.SummaryMetric(metric), log_x=True))
+    # By its group a workspace follows a running sweep, also to runs that do not exist yet.
+    selected = ws.Metric(_ID).isin(list(runs.ids))
+    if runs.group:
+        selected = ws.Metric(_GROUP) == runs.group
     return ws.Workspace(
         entity=entity,
         project=runs.project,
@@ -82,33 +100,9 @@ def build(comparison: ComparisonDocument, runs: _RunFilter, entity: str) -> Any:
                     wr.WeavePanelSummaryTable(table_name="comparison"),
                 ],
             ),
-            ws.Section(
-                name="Arms",
-                is_open=True,
-                panels=[
-                    wr.BarPlot(title=name, metrics=[wr.SummaryMetric(name)], orientation="h", **by_arm)
-                    for name in final or [metric]
-                ],
-            ),
-            ws.Section(
-                name="Learning curves",
-                is_open=True,
-                panels=[
-                    wr.LinePlot(title=f"{name} by {axis}", x=axis, y=[name], **by_arm)
-                    for name in curves
-                    for axis in ("Step", "samples", "seconds")
-                ],
-            ),
-            ws.Section(
-                name="Quality against cost",
-                is_open=True,
-                panels=[
-                    wr.ScatterPlot(
-                        title=f"{metric} by {cost}", x=wr.SummaryMetric(cost), y=wr.SummaryMetric(metric), log_x=True
-                    )
-                    for cost in ("flops_per_sample", "parameters", "step_seconds")
-                ],
-            ),
+            ws.Section(name="Arms", is_open=True, panels=bars),
+            ws.Section(name="Learning curves", is_open=True, panels=lines),
+            ws.Section(name="Quality against cost", is_open=True, panels=costs),
             ws.Section(name="What differs", panels=[wr.RunComparer(diff_only="split")]),
         ],
         runset_settings=ws.RunsetSettings(filters=ws.And(selected), groupby=[ws.Metric(_ARM)]),
