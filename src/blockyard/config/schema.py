@@ -25,6 +25,14 @@ from blockyard.contracts.option_types import LARGEST_COUNT, LARGEST_FLOAT, LARGE
 REQUIRED = object()  # the default of an option without one
 RESERVED = ("_target_", "_partial_")  # keys of every node that are no options
 UNSAID = (LARGEST_COUNT, LARGEST_FLOAT, LARGEST_SEED)  # upper bounds that only say that a number is finite
+_NAMES_OF_TYPES = {
+    int: "int",
+    float: "number",
+    bool: "true or false",
+    str: "text",
+    type(None): "null",
+    Any: "anything",
+}
 
 
 def describe_bounds(metadata: tuple[Any, ...]) -> str:
@@ -41,8 +49,12 @@ def describe_bounds(metadata: tuple[Any, ...]) -> str:
         elif type(bound) is Lt:
             upper.append((bound.lt, "<"))
     # A type may narrow the range of another one: the strictest bound on each side counts.
-    ends = [*sorted(lower, key=lambda end: end[0])[-1:], *sorted(upper, key=lambda end: end[0])[:1]]
-    return " and ".join(f"{sign} {end:,}" for end, sign in ends)
+    strictest = []
+    if lower:
+        strictest.append(sorted(lower, key=lambda end: end[0])[-1])
+    if upper:
+        strictest.append(min(upper, key=lambda end: end[0]))
+    return " and ".join(f"{sign} {bound:,}" for bound, sign in strictest)
 
 
 def exceeded(annotation: Any, value: Any) -> str | None:
@@ -107,9 +119,11 @@ class Slot(NamedTuple):
         """Return whether a value is a node, or nodes by name, whatever their classes."""
         if self.optional and value is None:
             return True
-        if self.named:
-            return isinstance(value, dict) and not is_node(value) and all(map(self._is_one, value.values()))
-        return self._is_one(value)
+        if not self.named:
+            return self._is_one(value)
+        if not isinstance(value, dict) or is_node(value):
+            return False
+        return all(map(self._is_one, value.values()))
 
     def describe(self) -> str:
         """Return the nodes as text: "a TokenMixer as a node"."""
@@ -118,7 +132,9 @@ class Slot(NamedTuple):
         text = f"a {self.required.__name__} as a node"
         if self.named:
             text = f"{self.required.__name__}s as nodes, by name"
-        return f"{text} or null" if self.optional else text
+        if self.optional:
+            text += " or null"
+        return text
 
     @property
     def example(self) -> str:
@@ -126,9 +142,12 @@ class Slot(NamedTuple):
         if self.required is Kind:
             return "{far: [position=none]}"
         node = "{_target_: ..., _partial_: true}" if self.late else "{_target_: ...}"
-        return f"{{name: {node}}}" if self.named else node
+        if self.named:
+            return f"{{name: {node}}}"
+        return node
 
     def _is_one(self, value: Any) -> bool:
+        """Return whether a value is one node, and a factory where the slot needs one."""
         return is_node(value) and (value.get("_partial_") is True or not self.late)
 
 
@@ -142,7 +161,11 @@ def slot(annotation: Any) -> Slot | None:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         members = [member for member in arguments if member is not type(None)]
-        slots = [inner for inner in map(slot, members) if inner]
+        slots = []
+        for member in members:
+            inner = slot(member)
+            if inner is not None:
+                slots.append(inner)
         if not slots:
             return None
         plain = slots[0].or_plain or len(slots) < len(members)
@@ -156,7 +179,9 @@ def slot(annotation: Any) -> Slot | None:
             return Slot(product, late=not deferred, deferred=deferred)
         return None
     if origin is dict:
-        inner = slot(arguments[1]) if arguments else None  # typing.Dict says nothing of its values
+        if not arguments:
+            return None  # typing.Dict says nothing of its values
+        inner = slot(arguments[1])
         if inner is None or inner.named:
             return None
         return inner._replace(named=True)
@@ -258,7 +283,12 @@ class Option:
         """Return `value` without the nodes by name that may be among plain values."""
         if self.slot is None or not self.slot.named or not isinstance(value, dict) or is_node(value):
             return value
-        return {name: item for name, item in value.items() if not (is_node(item) and self.slot.fits({name: item}))}
+        plain = {}
+        for name, item in value.items():
+            if is_node(item) and self.slot.fits({name: item}):
+                continue
+            plain[name] = item
+        return plain
 
 
 @cache
@@ -275,7 +305,9 @@ def options(target: type) -> dict[str, Option]:
     result: dict[str, Option] = {}
     for name, parameter in list(inspect.signature(init).parameters.items())[1:]:
         if parameter.kind in kinds and name != "ctx":
-            default = REQUIRED if parameter.default is inspect.Parameter.empty else parameter.default
+            default = parameter.default
+            if default is inspect.Parameter.empty:
+                default = REQUIRED
             key = option_name(name)
             result[key] = Option(key, hints.get(name, Any), default, helps.get(key, ""))
     return result
@@ -302,7 +334,7 @@ def describe(annotation: Any) -> str:
     if origin is Literal:
         return "one of " + ", ".join(map(str, args))
     if origin in (Union, types.UnionType):
-        return " or ".join("null" if arg is type(None) else describe(arg) for arg in args)
+        return " or ".join(map(describe, args))
     if origin is dict and args[0] is str:
         text = "values" if args[1] is Any else describe(args[1])
         if get_origin(args[1]) in (Union, types.UnionType):
@@ -310,16 +342,17 @@ def describe(annotation: Any) -> str:
         return f"a mapping of names to {text}"
     if origin in (list, tuple):
         return "a list of " + ", ".join(dict.fromkeys(describe(arg) for arg in args if arg is not Ellipsis))
-    return {int: "int", float: "number", bool: "true or false", str: "text", Any: "anything"}.get(
-        annotation, getattr(annotation, "__name__", str(annotation))
-    )
+    if annotation in _NAMES_OF_TYPES:
+        return _NAMES_OF_TYPES[annotation]
+    return getattr(annotation, "__name__", str(annotation))
 
 
 def _adapter(annotation: Any) -> TypeAdapter[Any] | None:
+    """Return pydantic's validator of a type; None for a type that no config value can have, such as a module."""
     try:
         return _cached_adapter(annotation)
     except (PydanticUserError, TypeError):
-        return None  # a type that no config value can have, such as a module
+        return None
 
 
 @cache
@@ -328,15 +361,18 @@ def _cached_adapter(annotation: Any) -> TypeAdapter[Any]:
 
 
 def _explain(error: ValidationError, annotation: Any) -> str:
+    """Return the first problem of a validation as a message for the user."""
     first = error.errors()[0]
     if first["type"] in ("string_too_short", "string_too_long", "string_pattern_mismatch"):
         return f"expected {describe(annotation)} of 1 to 1,000 characters, and no control characters"
     where = ".".join(str(part) for part in first["loc"] if isinstance(part, str))
     if first["type"] == "unexpected_keyword_argument":
         return f"it has no field {where!r}; it has {', '.join(_fields(annotation))}"
-    nested = [part for part in first["loc"] if part in _fields(annotation)]
-    inside = f" ({nested[0]}: {first['msg'].lower()})" if nested else ""
-    return f"expected {describe(annotation)}{inside}"
+    fields = _fields(annotation)
+    for part in first["loc"]:
+        if part in fields:
+            return f"expected {describe(annotation)} ({part}: {first['msg'].lower()})"
+    return f"expected {describe(annotation)}"
 
 
 def _fields(annotation: Any) -> list[str]:

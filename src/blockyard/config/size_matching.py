@@ -87,13 +87,16 @@ def flops_by_module(model: nn.Module, ctx: Context, *, compiled: bool = False) -
     ctx: the Context that the model was built from; it gives the shape of the sample
     compiled: count the operations of compiled blocks
     """
-    device = next((parameter.device for parameter in model.parameters()), torch.device("meta"))
+    device = _device(model)
     with without_compiler(), torch.no_grad(), counted_as(compiled=compiled), counter() as counted:
         model.eval()(example(full(ctx), device))
-    root = type(model).__name__
-    by_path = {path: sum(ops.values()) for path, ops in counted.get_flop_counts().items()}
-    inside = {path.removeprefix(f"{root}."): n for path, n in by_path.items() if path.startswith(f"{root}.")}
-    return {"": int(counted.get_total_flops()), **inside}
+    flops = {"": int(counted.get_total_flops())}
+    # torch's counter begins each path with the class of the model.
+    prefix = f"{type(model).__name__}."
+    for path, by_op in counted.get_flop_counts().items():
+        if path.startswith(prefix):
+            flops[path.removeprefix(prefix)] = sum(by_op.values())
+    return flops
 
 
 def state_bytes(model: nn.Module, ctx: Context, tokens: int | None = None) -> int:
@@ -106,18 +109,24 @@ def state_bytes(model: nn.Module, ctx: Context, tokens: int | None = None) -> in
     """
     if not ctx.causal or not isinstance(model, HasCache):
         raise ValueError("this model decodes nothing, so it has no state; use model=decoder")
-    device = next((parameter.device for parameter in model.parameters()), torch.device("meta"))
-    wanted, context = ctx.tokens.max_len if tokens is None else tokens, full(ctx)
-    inputs = example(context, device)
-    if wanted != ctx.tokens.max_len:
+    context = full(ctx)
+    inputs = example(context, _device(model))
+    if tokens is not None and tokens != ctx.tokens.max_len:
         if context.tokens.vocabulary is None or len(context.tokens.grid) != 1:
             raise ValueError("a state after another number of tokens than the data has is known of token ids alone")
-        ids = inputs.inputs.new_zeros((1, wanted))
+        ids = inputs.inputs.new_zeros((1, tokens))
         inputs = replace(inputs, inputs=ids, segment=None, pairs=None)
     cache = model.init_cache(1)
     with without_compiler(), torch.no_grad():
         model.eval()(replace(inputs, segment=None), cache=cache)
     return cache.bytes
+
+
+def _device(model: nn.Module) -> torch.device:
+    """Return the device of the first parameter; meta for a model without parameters."""
+    for parameter in model.parameters():
+        return parameter.device
+    return torch.device("meta")
 
 
 @dataclass
@@ -154,8 +163,9 @@ class ModelSizes:
 
 
 def describe_error(error: Exception) -> str:
-    """Return an error in one line."""
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}".removesuffix(": ")
+    """Return an error in one line of at most 200 characters behind the name of its class."""
+    lines = str(error).splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:200]}".removesuffix(": ")
 
 
 def model_key(config: Node) -> str:
@@ -175,7 +185,9 @@ def _count(components: Components, what: str) -> int:
     if what == "flops":
         return flops_by_module(model, components.context())[""]
     _, _, tokens = what.partition("@")
-    return state_bytes(model, components.context(), int(tokens) if tokens else None)
+    if tokens:
+        return state_bytes(model, components.context(), int(tokens))
+    return state_bytes(model, components.context())
 
 
 @dataclass
@@ -193,21 +205,36 @@ class SizeSearch:
 
     def solve(self, start: int) -> int | None:
         """Return the nearest number; None where no model can be built near `start`."""
-        low = high = self._buildable(start, 1, start + _GAP)
-        if low is None or high is None:
+        first = self._buildable(start, 1, start + _GAP)
+        if first is None:
             return None
         # A bracket in steps of 1.4, with each of which a count that is quadratic in n doubles; then bisection.
-        while self._over(low) and (less := self._buildable(int(low / 1.4), 1, low - 1)):
-            low = less
-        while not self._over(high) and (more := self._buildable(int(high * 1.4), high + 1, int(self.largest))):
-            high = more
+        low = first
+        while self._over(low):
+            smaller = self._buildable(int(low / 1.4), 1, low - 1)
+            if smaller is None:
+                break
+            low = smaller
+        high = first
+        while not self._over(high):
+            larger = self._buildable(int(high * 1.4), high + 1, int(self.largest))
+            if larger is None:
+                break
+            high = larger
         while high - low > 1:
             middle = self._buildable((low + high) // 2, low + 1, high - 1)
             if middle is None:
                 break
-            low, high = (low, middle) if self._over(middle) else (middle, high)
+            if self._over(middle):
+                high = middle
+            else:
+                low = middle
         off = {n: abs(count - self.target) for n, count in self.counts.items() if count is not None}
-        near = start if len(set(off.values())) == 1 and len(off) > 1 else 0  # the count depends on something else
+        # Of equally near numbers the smallest is taken. Where all counts are equal, they depend on something else than
+        # n, and the start stays.
+        near = 0
+        if len(off) > 1 and len(set(off.values())) == 1:
+            near = start
         return min(off, key=lambda n: (off[n], abs(n - near)))
 
     def _count(self, n: int) -> int | None:
@@ -223,7 +250,10 @@ class SizeSearch:
         """Return the number nearest to `near`, within bounds, that a model can be built with; a few are tried."""
         near = min(max(near, smallest), largest)
         candidates = range(max(smallest, near - _GAP), min(largest, near + _GAP) + 1)
-        return next((n for n in sorted(candidates, key=lambda n: abs(n - near)) if self._count(n) is not None), None)
+        for n in sorted(candidates, key=lambda n: abs(n - near)):
+            if self._count(n) is not None:
+                return n
+        return None
 
 
 @dataclass(frozen=True)
@@ -266,20 +296,22 @@ def axis(config: Node, by: str = "dim") -> Axis | None:
     the expansion of a mixture of experts is the expansion of one expert.
     """
     dim = config["model"].get("dim")
-    for key in SIZES[by] if _is_size(dim) else ():
+    if not _is_size(dim):
+        return None
+    for key in SIZES[by]:
         family, _, name = key.partition(".")
-        node, inside = config[family], family
+        node = config[family]
         if by == "expansion" and name not in node:
-            node, inside = _member(node, inside)
-        current, key = node.get(name), f"{inside}.{name}"
+            node, family = _member(node, family)
+        current = node.get(name)
         if not _is_size(current):
             continue
+        unit = 1
         if by == "expansion":
             unit = getattr(locate(node["_target_"]), "hidden_multiple", 1) / dim
-        else:
-            heads = config["model"].get("heads")
-            unit = int(heads) if by == "dim" and _is_size(heads) else 1
-        return Axis(by, key, unit, max(1, round(current / unit)))
+        elif by == "dim" and _is_size(config["model"].get("heads")):
+            unit = int(config["model"]["heads"])
+        return Axis(by, f"{family}.{name}", unit, max(1, round(current / unit)))
     return None
 
 
@@ -295,14 +327,18 @@ def _member(node: Node, key: str) -> tuple[Node, str]:
 def _with_value(config: Node, keys: list[str], value: Any) -> Node:
     """Return the config with another value at a path of keys."""
     first, *rest = keys
-    return config | {first: _with_value(config[first], rest, value) if rest else value}
+    if rest:
+        value = _with_value(config[first], rest, value)
+    return config | {first: value}
 
 
 def _value_at(config: Node, keys: list[str]) -> Any:
     """Return the value at a path of keys; None where there is none."""
     value: Any = config
     for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
+        if not isinstance(value, dict):
+            return None
+        value = value.get(key)
     return value
 
 
@@ -317,7 +353,9 @@ def nearest(config: Node, what: str, target: int, sizes: ModelSizes, along: Axis
     if n is None:
         return None
     count = search.counts[n]
-    return None if count is None else (n, count)
+    if count is None:
+        return None
+    return n, count
 
 
 class SolvedSize(TypedDict):
@@ -362,7 +400,9 @@ def solve(config: Node, overridden: Collection[str], issues: list[Issue]) -> Sol
         return None  # `check` reports the issues
     budgets = {what: match[what] for what in BUDGETS if match.get(what) is not None}
     by = match.get("by") or "dim"
-    along = axis(config, by) if _is_known(by) and isinstance(config.get("model"), dict) else None
+    along = None
+    if _is_known(by) and isinstance(config.get("model"), dict):
+        along = axis(config, by)
     problems = _problems(config, match, budgets, overridden, along)
     issues += problems
     if problems or not budgets:
@@ -375,14 +415,16 @@ def solve(config: Node, overridden: Collection[str], issues: list[Issue]) -> Sol
         others = [f"{MATCH}.by={other}" for other in SIZES if axis(config, other) is not None]
         issues.append(Issue(key, f"the config has no {' or '.join(SIZES[by])} to solve for", others))
         return None
-    target, tokens = round(budget), match.get("tokens")
+    target = round(budget)
+    tokens = match.get("tokens")
     measured = what if tokens is None else f"{what}@{tokens}"
     solved = nearest(config, measured, target, sizes, along)
     if solved is None:
         reason = sizes.failure(along.put(config, along.current), measured)
         issues.append(Issue(key, f"no model can be built near {along.key}={along.value(along.current)} ({reason})"))
         return None
-    size, count = along.value(solved[0]), solved[1]
+    n, count = solved
+    size = along.value(n)
     if count != target and count == sizes.measure(along.put(config, max(1, along.current // 2)), measured):
         others = [f"{MATCH}.by={other}" for other in SIZES if other != by and axis(config, other) is not None]
         issues.append(Issue(key, f"{along.key} does not change the {BUDGETS[what]}, which are {count:,}", others))
@@ -391,7 +433,7 @@ def solve(config: Node, overridden: Collection[str], issues: list[Issue]) -> Sol
         problem = f"{target:,} {BUDGETS[what]} are out of reach by {along.key}; the nearest is {size:g}: {count:,}"
         issues.append(Issue(key, problem, [f"{key}={count}"]))
         return None
-    config.update(along.put(config, solved[0]))
+    config.update(along.put(config, n))
     record = SolvedSize(
         by=what,
         over=along.key,
@@ -408,8 +450,12 @@ def solve(config: Node, overridden: Collection[str], issues: list[Issue]) -> Sol
 
 def describe_match(record: SolvedSize) -> str:
     """Return the solved size, and how far its count is from the budget, in one line."""
-    vocabulary = f", counted with a vocabulary of {record['vocabulary']:,}" if record["vocabulary"] else ""
-    after = f" after {record['tokens']:,} tokens" if record["by"] == "state" else ""
+    vocabulary = ""
+    if record["vocabulary"]:
+        vocabulary = f", counted with a vocabulary of {record['vocabulary']:,}"
+    after = ""
+    if record["by"] == "state":
+        after = f" after {record['tokens']:,} tokens"
     return (
         f"{record['target']:,} {BUDGETS[record['by']]}{after} by {record['over']}={record['size']:g}: "
         f"{record['value']:,}, {record['off']:+.2%}{vocabulary}"

@@ -83,17 +83,23 @@ def memory_issue(components: Components, model: nn.Module, *, training: bool) ->
     model: on the meta device; training: False where a trained model is only loaded
     """
     trainer = components.node("trainer")
-    on_gpu = training and trainer.device_type() == "cuda"
-    there = machine.gpu_memory() if on_gpu else machine.memory()
-    need = _need(components, model, trainer) if training else Need(_bytes(model))
-    if on_gpu:
+    if not training:
+        device = "machine"
+        capacity = machine.memory()
+        need = Need(_bytes(model))
+    elif trainer.device_type() == "cuda":
+        device = "GPU"
+        capacity = machine.gpu_memory()
+        need = _need(components, model, trainer)
+        # Each process has a GPU of its own, and generated data stay in the memory of the machine.
         need = Need(need.weights, need.batch)
-    elif training:
-        need = need.times(trainer.devices)
-    if there is None or need.total <= there:
+    else:
+        device = "machine"
+        capacity = machine.memory()
+        need = _need(components, model, trainer).times(trainer.devices)
+    if capacity is None or need.total <= capacity:
         return None
-    device = "GPU" if on_gpu else "machine"
-    text = f"needs {_gib(need.total)} of memory or more, and this {device} has {_gib(there)}"
+    text = f"needs {_gib(need.total)} of memory or more, and this {device} has {_gib(capacity)}"
     if need.weights >= max(need.batch, need.data):
         return Issue("model", f"{text}; {_describe_weights(model, need, training=training)}")
     if need.batch >= need.data:
@@ -106,28 +112,33 @@ def _need(components: Components, model: nn.Module, trainer: Any) -> Need:
     """Return the need of one process of a run."""
     weights = _bytes(model) * (2 + components.optimizer.tensors_per_weight)
     if trainer.sharded:
+        # The model is built whole in every process before its weights are spread.
         weights = max(_bytes(model), weights // trainer.world)
     return Need(weights, _batch(components, trainer), components.data.bytes_in_memory())
 
 
 def _batch(components: Components, trainer: Any) -> int:
     """Return the bytes of a micro-batch: the stream at each block, and the predictions."""
-    ctx, data = components.context(), components.data
+    ctx = components.context()
     if ctx.data.variable or ctx.tokens.variable:
         return 0  # the length of its sequences is not known
     blocks = 0
     if components.architecture.stacks:
         blocks = ctx.visits * _length(components.architecture.mixer_context(ctx))
     stream = (blocks + _length(ctx)) * ctx.dim
-    predictions = ctx.outputs * (ctx.tokens.max_len if components.objective.takes != "sequence" else 1)
-    return data.batch_size * (stream + predictions) * HALF // (trainer.accumulate * trainer.world)
+    predictions = ctx.outputs
+    if components.objective.takes != "sequence":
+        predictions *= ctx.tokens.max_len
+    return components.data.batch_size * (stream + predictions) * HALF // (trainer.accumulate * trainer.world)
 
 
 def _length(ctx: Context) -> int:
+    """Return the number of tokens that a block reads, with class and register tokens."""
     return ctx.tokens.max_len + ctx.num_prefix
 
 
 def _bytes(model: nn.Module) -> int:
+    """Return the bytes of the parameters and buffers."""
     return sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))
 
 
@@ -174,7 +185,9 @@ def build_components(
             continue  # an inner node is built with its parent
         tops.append(key)
         # A factory waits for a Context, which follows from the plans; a plan with an unsound part cannot be built.
-        if place.late or any(f"{each}.".startswith(f"{key}.") for each in unsound):
+        if place.late:
+            continue
+        if any(f"{part}.".startswith(f"{key}.") for part in unsound):
             continue
         if key.partition(".")[0] == "logger" and lightning.connects(locate(place.target)):
             continue
@@ -195,13 +208,17 @@ def build_components(
             return  # a rule has reported it; the tokens have no shape
         ctx = _context(built)
     except KeyError:
+        return  # a plan that the context needs could not be built, and its issue is reported
+    except UserError as error:
+        # A file of the user's own that cannot be used is a problem of the data.
+        yield Issue("data", str(error))
         return
     except ValueError as error:
-        # A file of the user's own that cannot be used is a problem of the data.
-        yield Issue("data" if isinstance(error, UserError) else "shapes", str(error))
+        yield Issue("shapes", str(error))
         return
     for key, component in built.items():
-        yield from (Issue(key, text) for text in _problems(component, built))
+        for text in _problems(component, built):
+            yield Issue(key, text)
     yield from _build_modules(ctx, built["model"], facts, refused)
     for key, parts in kinds.items():
         for issue in _build_modules(ctx, built["model"], parts, set()):
@@ -241,11 +258,10 @@ def _model_key(config: Node) -> str | None:
     values = None
     if _looks_at_models(type(optimizer), OptimizerBuilder):
         values = {key: value for key, value in config["optimizer"].items() if not isinstance(value, int | float)}
-    callbacks = [
-        place.node
-        for place in placed_nodes(config)
-        if place.key.startswith("callbacks.") and _looks_at_models(place.target_class, place.required)
-    ]
+    callbacks = []
+    for place in placed_nodes(config):
+        if place.key.startswith("callbacks.") and _looks_at_models(place.target_class, place.required):
+            callbacks.append(place.node)
     return json.dumps([kept, optimizer.tensors_per_weight, values, callbacks])
 
 
@@ -270,7 +286,8 @@ def build_model(
             if training and components.objective.distillation is not None:
                 texts = list(locate(TEACHER).issues(components))  # type: ignore[attr-defined]
                 if texts:
-                    yield from (Issue("objective.teacher", text) for text in texts)
+                    for text in texts:
+                        yield Issue("objective.teacher", text)
                     return
             model = components.meta_model(adapted=False)
             initialise(model, 0)
@@ -284,10 +301,14 @@ def build_model(
                 yield from problems
                 return
             components.adapt(model, 0)
-            if training and (problems := list(_training_problems(components, model))):
-                yield from problems
-                return
-        issue = memory_issue(components, model, training=training) if on_this_machine else None
+            if training:
+                problems = list(_training_problems(components, model))
+                if problems:
+                    yield from problems
+                    return
+        issue = None
+        if on_this_machine:
+            issue = memory_issue(components, model, training=training)
     except Exception as error:
         issue = Issue("model", _message(error))
     if issue is not None:
@@ -296,7 +317,8 @@ def build_model(
 
 def _training_problems(components: Components, model: nn.Module) -> Iterator[Issue]:
     """Yield the problems of the optimizer and the callbacks with a model, and with the trainer's options."""
-    yield from (Issue("optimizer", text) for text in components.optimizer.model_problems(model))
+    for text in components.optimizer.model_problems(model):
+        yield Issue("optimizer", text)
     trainer = components.node("trainer")
     if trainer.sharded and not components.optimizer.shards:
         name = type(components.optimizer).__name__
@@ -306,23 +328,27 @@ def _training_problems(components: Components, model: nn.Module) -> Iterator[Iss
         yield Issue("optimizer", text)
     for name, callback in components.node("callbacks").items():
         if hasattr(callback, "model_problems"):  # one of Lightning's has none
-            texts = callback.model_problems(model, trainer)
-            yield from (Issue(f"callbacks.{name}", text) for text in texts)
+            for text in callback.model_problems(model, trainer):
+                yield Issue(f"callbacks.{name}", text)
 
 
 def _build_modules(ctx: Context, architecture: Any, facts: Facts, refused: set[str]) -> Iterator[Issue]:
+    """Yield the problems of modules that are built one by one, each from its Context alone."""
     modules: dict[str, Any] = {}
     with without_compiler(), torch.device("meta"):
         for family in LATE:
-            if family != "block" and family in facts.picks and family not in refused:
-                pick = facts[family]
-                try:
-                    if family == "token_mixer" and facts.traits.takes:
+            if family == "block" or family not in facts.picks or family in refused:
+                continue
+            pick = facts[family]
+            try:
+                module_context = ctx
+                if family == "token_mixer":
+                    if facts.traits.takes:
                         continue  # it is built behind the layers that give to it, with the whole model
-                    place = architecture.mixer_context(ctx) if family == "token_mixer" else ctx
-                    modules[family] = pick.target(place, **pick.options)
-                except Exception as error:
-                    yield Issue(family, _message(error))
+                    module_context = architecture.mixer_context(ctx)
+                modules[family] = pick.target(module_context, **pick.options)
+            except Exception as error:
+                yield Issue(family, _message(error))
     if modules.keys() >= {"position", "token_mixer"}:
         try:
             check_key_widths(ctx, modules["position"], [modules["token_mixer"]])
@@ -344,6 +370,7 @@ def _problems(component: Any, built: Mapping[str, Any]) -> list[str]:
 
 
 def _message(error: Exception) -> str:
+    """Return the first line of an error; errors other than ValueError with the name of their class."""
     if isinstance(error, ValueError):
         return first_line(error)
     return f"{type(error).__name__}: {first_line(error)}"
@@ -353,7 +380,8 @@ def _fit(built: Mapping[str, Any]) -> bool:
     """Return whether the tokenizers read the modality of the data and of its source, as far as they are there."""
     if not built.keys() >= {"data", "tokenizer"}:
         return True
-    data, tokenizer = built["data"].spec, built["tokenizer"]
+    data = built["data"].spec
+    tokenizer = built["tokenizer"]
     source_tokenizer = built.get("source_tokenizer", tokenizer)
     if tokenizer.modality != data.modality:
         return False
@@ -363,6 +391,7 @@ def _fit(built: Mapping[str, Any]) -> bool:
 
 
 def _context(built: Mapping[str, Any]) -> Context:
+    """Return the Context that the plans give. Raises KeyError where one of them is missing."""
     tokenizer = built["tokenizer"]
     model = built["model"]
     source_tokenizer = built.get("source_tokenizer", tokenizer)

@@ -45,14 +45,15 @@ def beam_search_batch(
         shortest = min(map(len, members))
         starts = [list(prompt[:shortest]) for prompt in members]
         stepper = Stepper(model, starts, cache=cache, memory=part, stats=stats, end=end)
-        searches = [
-            _Search(prompt[shortest:], width, tokens_left(model, prompt, max_tokens, end), length_penalty, end)
-            for prompt in members
-        ]
+        searches = []
+        for prompt in members:
+            budget = tokens_left(model, prompt, max_tokens, end)
+            searches.append(_Search(prompt[shortest:], width, budget, length_penalty, end))
         while any(search.live for search in searches):
             log_probs = torch.log_softmax(to_finite(stepper.scores()), -1)  # (R, V)
-            order, token_ids = list[int](), list[int]()
-            settled = list[tuple[int, int]]()
+            order: list[int] = []
+            token_ids: list[int] = []
+            settled: list[tuple[int, int]] = []
             first = 0  # sequence of the stepper: the first live hypothesis of the search
             for index, search in enumerate(searches):
                 count = len(search.live)
@@ -62,7 +63,8 @@ def beam_search_batch(
                     order.append(first + parent)
                     token_ids.append(token_id)
                 first += count
-                settled += [(index, token_id) for token_id in search.newly_settled()]
+                for token_id in search.newly_settled():
+                    settled.append((index, token_id))
                 if search.truncated and search.budget < max_tokens:
                     stepper.count_unfinished()
             stepper.count_tokens(len(settled))
@@ -84,11 +86,19 @@ class _Search:
     """
 
     def __init__(self, unread: Sequence[int], width: int, budget: int, length_penalty: float, end: int | None) -> None:
-        self.width, self.budget, self.power, self.end = width, budget, length_penalty, end
-        self.live: list[tuple[float, list[int]]] = [(0.0, [])] if budget else []
+        self.width = width
+        self.budget = budget
+        self.power = length_penalty
+        self.end = end
+        self.live: list[tuple[float, list[int]]] = []
+        if budget:
+            self.live.append((0.0, []))
         self.best: tuple[float, list[int]] | None = None
         self.truncated = False
-        self._unread, self._ended, self._length, self._settled = list(unread), 0, 0, 0
+        self._unread = list(unread)  # tokens of the prompt that the stepper does not hold yet
+        self._ended = 0  # hypotheses
+        self._length = 0  # of the live hypotheses
+        self._settled = 0  # tokens on which all hypotheses agree
 
     def extend(self, log_probs: Tensor) -> list[tuple[int, int]]:
         """Extend the live hypotheses by log probabilities (R, V); return (parent, token id) of each kept hypothesis."""
@@ -113,10 +123,20 @@ class _Search:
                 parents.append((parent, token_id))
         if self._length == self.budget and extended:
             self.truncated = self._offer(*extended[0])
-        done = self._length == self.budget or not extended or self._cannot_improve(extended[0][0])
-        done = done or (self._ended >= self.width and not self._leads(extended[0][0]))
-        self.live = [] if done else extended
-        return [] if done else parents
+        if self._is_done(extended):
+            self.live = []
+            return []
+        self.live = extended
+        return parents
+
+    def _is_done(self, extended: list[tuple[float, list[int]]]) -> bool:
+        """Return whether no hypothesis needs to be extended further."""
+        if self._length == self.budget or not extended:
+            return True
+        total, _ = extended[0]
+        if self._cannot_improve(total):
+            return True
+        return self._ended >= self.width and not self._leads(total)
 
     def _offer(self, total: float, token_ids: list[int]) -> bool:
         """Keep an ended hypothesis if it is the best so far; return whether it is."""
@@ -132,18 +152,27 @@ class _Search:
 
     def _cannot_improve(self, total: float) -> bool:
         # A sum of log probabilities never rises, so this bounds the score of every live hypothesis.
-        bound = total / (self.budget if self.power > 0 else self._length) ** self.power
-        return self.best is not None and self.best[0] >= bound
+        # A positive power favours long sequences, so the bound has the largest length.
+        length = self.budget if self.power > 0 else self._length
+        return self.best is not None and self.best[0] >= total / length**self.power
 
     def newly_settled(self) -> list[int]:
         """Return token ids on which all hypotheses agree now and did not before."""
-        sequences = [token_ids for _, token_ids in self.live] + ([self.best[1]] if self.best else [])
-        agreed = _common_prefix(sequences) if self.live else len(sequences[0])
-        before, self._settled = self._settled, max(self._settled, agreed)
-        return sequences[0][before:agreed]
+        sequences = [token_ids for _, token_ids in self.live]
+        if self.best is not None:
+            sequences.append(self.best[1])
+        first = sequences[0]
+        agreed = len(first)
+        if self.live:
+            agreed = _common_prefix(sequences)
+        settled = first[self._settled : agreed]
+        self._settled = max(self._settled, agreed)
+        return settled
 
 
 def _common_prefix(sequences: list[list[int]]) -> int:
     """Return the length of the longest prefix that all sequences share."""
-    count = min(map(len, sequences))
-    return next((n for n in range(count) if any(seq[n] != sequences[0][n] for seq in sequences)), count)
+    for index, token_ids in enumerate(zip(*sequences, strict=False)):
+        if len(set(token_ids)) > 1:
+            return index
+    return min(map(len, sequences))

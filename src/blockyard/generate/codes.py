@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -30,7 +31,8 @@ from blockyard.model._cache import select_sequences
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import Loaded, components_of, load, splits_of
 
-PNG, WAV = ".png", ".wav"
+PNG = ".png"
+WAV = ".wav"
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,8 @@ def generate_outputs(
     """
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     loaded = load_to_draw(run, sampling, which=which, outputs=outputs, device=device, allow=allow)
-    tokenizer, tokens = loaded.tokenizer, loaded.model.ctx.tokens
+    tokenizer = loaded.tokenizer
+    tokens = loaded.model.ctx.tokens
     if not isinstance(tokenizer, CodeTokenizer) or loaded.data.spec.source is None:
         raise UserError(f"{loaded.folder.name} writes no images or sounds from a source")
     check_learned(loaded, partial(tokenizer.decode, torch.zeros(1, tokens.max_len, dtype=torch.int64)))
@@ -97,20 +100,22 @@ def generate_outputs(
             raise UserError(f"judge={judge} hears sounds, and {loaded.folder.name} writes images; leave it out")
         hears = load(judge, outputs=outputs, device=device, allow=allow)
         check_hears(hears, tokenizer.rate)
-    memory = select_sequences(
-        encode_sources(loaded, list(sources)), torch.arange(len(sources)).repeat_interleave(count)
-    )
+    # A source is encoded once for all of its outputs.
+    source_of_output = torch.arange(len(sources)).repeat_interleave(count)
+    memory = select_sequences(encode_sources(loaded, list(sources)), source_of_output)
     total = len(sources) * count
     choose = samplers(total, temperature, top_k, top_p, seed)
     stats = Stats(prompt_tokens=total)
     token_ids = write_codes(loaded.model, memory, choose, stats=stats, cache=cache)
     written = outputs_of(tokenizer, token_ids)
     readings = _readings(loaded, written) if hears is None else heard_by(hears, written)
-    parts = [slice(first, first + count) for first in range(0, total, count)]  # of each source
+    readings_of_sources = None
+    if readings is not None:
+        readings_of_sources = [readings[first : first + count] for first in range(0, total, count)]
     return GeneratedOutputs(
         sources=list(sources),
-        outputs=[written[part] for part in parts],
-        readings=None if readings is None else [readings[part] for part in parts],
+        outputs=[written[first : first + count] for first in range(0, total, count)],
+        readings=readings_of_sources,
         stats=stats,
         loaded=loaded,
     )
@@ -126,7 +131,7 @@ def write_outputs(result: GeneratedOutputs, path: Path) -> list[Path]:
         return [write_rows(result.outputs, tokenizer.levels, path)]
     if not isinstance(tokenizer, SoundTokenizer):
         raise UserError(f"{result.loaded.folder.name} writes {result.loaded.data.spec.things}, which no file can hold")
-    sounds = [sound for of_source in result.outputs for sound in of_source]
+    sounds = list(chain.from_iterable(result.outputs))
     paths = [path]
     if len(sounds) > 1:
         paths = [path.with_stem(f"{path.stem}-{number}") for number in range(1, len(sounds) + 1)]
@@ -137,7 +142,9 @@ def write_outputs(result: GeneratedOutputs, path: Path) -> list[Path]:
 
 def _readings(loaded: Loaded, written: Sequence[Tensor]) -> list[str] | None:
     """Return the readings of outputs by the judge of the run's data; None without a judge."""
-    split = None if loaded.data.missing() else splits_of(loaded).test
+    if loaded.data.missing():
+        return None
+    split = splits_of(loaded).test
     if isinstance(split, ReadsOutputs):
         return split.read(written)
     return None
@@ -172,8 +179,12 @@ def write_codes(
 
 def outputs_of(tokenizer: CodeTokenizer, token_ids: Sequence[Sequence[int]]) -> list[Tensor]:
     """Return the image or sound of each sequence of token ids."""
+    lengths = set(map(len, token_ids))
     # The sounds of a batch are as long as the longest, and a code that ends early would go on in silence.
-    batched = not isinstance(tokenizer, SoundTokenizer) and len({len(sequence) for sequence in token_ids}) == 1
-    if batched:
+    if len(lengths) == 1 and not isinstance(tokenizer, SoundTokenizer):
         return list(tokenizer.decode(torch.tensor(token_ids)))
-    return [tokenizer.decode(torch.tensor([sequence], dtype=torch.int64))[0] for sequence in token_ids]
+    outputs = []
+    for sequence in token_ids:
+        decoded = tokenizer.decode(torch.tensor([sequence], dtype=torch.int64))  # a batch of one
+        outputs.append(decoded[0])
+    return outputs

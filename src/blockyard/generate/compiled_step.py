@@ -46,10 +46,13 @@ class CompiledStep:
     """
 
     def __init__(self, model: nn.Module, cache: Cache) -> None:
-        self.model, self.cache = model, cache
+        self.model = model
+        self.cache = cache
         first = self._growing()[0].seq
         assert first is not None, "the cache holds the first tokens"
-        self._index, self._coords, self._seq = first.index, first.coords, first
+        self._index = first.index
+        self._coords = first.coords
+        self._seq = first
 
     def _growing(self) -> list[KVCache]:
         """Return the caches with storage: of layers that do not read the keys and values of another layer."""
@@ -60,13 +63,22 @@ class CompiledStep:
         layers = self._growing()
         past: Seq = layers[0].seq  # type: ignore[assignment]
         if past is not self._seq:  # other tokens came in, or some were taken out
-            self._index, self._coords = past.index, past.coords
+            self._index = past.index
+            self._coords = past.coords
         length = len(past) + 1
         if length > len(self._index):
             self._index = _longer(self._index, 0, length)  # (C,)
             self._coords = _longer(self._coords, 1, length)  # (B|1, C, A)
         index = self._index[:length]
-        storage = [layer.storage(length) if isinstance(layer, KVCache) else None for layer in self.cache.layers]
+        storage: list[tuple[Tensor, Tensor] | None] = []
+        positions: list[Position | None] = []
+        for layer in self.cache.layers:
+            if isinstance(layer, KVCache):
+                storage.append(layer.storage(length))
+                positions.append(None if layer.seq is None else layer.seq.position)
+            else:
+                storage.append(None)
+                positions.append(None)
         # One compiled step for all lengths: without these marks torch would specialise on the first ones.
         torch._dynamo.mark_dynamic(index, 0)
         torch._dynamo.mark_dynamic(self._coords, 1)
@@ -74,13 +86,13 @@ class CompiledStep:
             for tensor in pair or ():
                 torch._dynamo.mark_dynamic(tensor, 2)
         try:
-            positions = [
-                layer.seq.position if isinstance(layer, KVCache) and layer.seq is not None else None
-                for layer in self.cache.layers
-            ]
             scores = _compiled(BACKEND)(self.model, token_ids, index, self._coords, storage, past.num_prefix, positions)
         except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
-            reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            reason = type(error).__name__
+            for line in str(error).splitlines():
+                if line.strip():
+                    reason = line
+                    break
             raise UserError(f"compile=true: torch cannot compile the step ({reason}); leave it out") from error
         seqs = _of_schemes(index, self._coords[:, :length], past.num_prefix, positions)
         for layer, seq in zip(self.cache.layers, seqs, strict=True):

@@ -77,13 +77,17 @@ def fill_gaps(
     mask = model.ctx.tokens.mask
     assert mask is not None
     after = encode_text(loaded, "suffix", suffix)
-    texts, gaps = [], []
+    texts = []
+    gaps = []
     fixed = has_fixed_length(model) or model.head.fixed_length
     limit = model.ctx.tokens.max_len if fixed else max_context(model)
     for prompt in prompts:
         before = encode_text(loaded, "prompt", prompt)
-        size = None if limit is None else limit - len(before) - len(after)
-        room = max_tokens if size is None else min(max_tokens, size)
+        size = None  # of the gap in a sequence of the model's length
+        room = max_tokens
+        if limit is not None:
+            size = limit - len(before) - len(after)
+            room = min(max_tokens, size)
         if room < 1:
             raise UserError(
                 f"prompt and suffix have {len(before) + len(after)} tokens, and {loaded.folder.name} takes {limit}: no "
@@ -116,6 +120,7 @@ def _filled(
     order: Order,
     stats: Stats,
 ) -> Iterator[list[tuple[int, int]]]:
+    """Yield (index of the text, token id) of each gap, once all of its tokens are drawn."""
     device = next(loaded.model.parameters()).device
     model: Any = loaded.model
 
@@ -130,7 +135,8 @@ def _filled(
         stats.count(gap, time.perf_counter() - began)
         stats.steps += count
         start = len(text.prompt_ids)
-        yield from ([(index, token_id)] for token_id in token_ids[start : start + gap].tolist())
+        for token_id in token_ids[start : start + gap].tolist():
+            yield [(index, token_id)]
 
 
 def fill(
@@ -147,6 +153,7 @@ def fill(
     for step in range(steps):
         scores = scores_of(token_ids)  # (N, V)
         scores = scores.index_fill(1, torch.tensor(mask), -torch.inf)  # a token is never the mask
+        # Steps differ by one token at most where their number does not divide the size.
         now = size * (step + 1) // steps - size * step // steps
         if order == "random":
             chosen = {position: sampler(scores[position]) for position in hidden[:now]}

@@ -38,7 +38,8 @@ class GeneratedText:
 
 def prepare_texts(loaded: Loaded, prompts: Sequence[str], sources: Sequence[str] | None) -> list[GeneratedText]:
     """Return one entry for each prompt and source. Raises UserError if the run cannot continue them."""
-    name, ctx = loaded.folder.name, loaded.model.ctx
+    name = loaded.folder.name
+    ctx = loaded.model.ctx
     if loaded.objective.target == "symbols":
         raise UserError(
             f"{name} predicts the answers in a sequence of {loaded.data.spec.things} and does not generate one; "
@@ -55,9 +56,10 @@ def prepare_texts(loaded: Loaded, prompts: Sequence[str], sources: Sequence[str]
     joined = ctx.data.joined
     has_source = ctx.data.source is not None or joined
     if has_source and sources is None:
-        reads_files = not isinstance(loaded.components.source_tokenizer, TextTokenizer)
-        source = ctx.data.source if reads_files else None
-        example = 'source="..."' if source is None else f"source=FILE of one of its {source.things}"
+        example = 'source="..."'
+        reads_text = isinstance(loaded.components.source_tokenizer, TextTokenizer)
+        if not reads_text and ctx.data.source is not None:
+            example = f"source=FILE of one of its {ctx.data.source.things}"
         raise UserError(f"{name} writes what belongs to a source: it needs one, such as {example}")
     if not has_source and sources is not None:
         raise UserError(f"{name} takes no source; give prompt=TEXT instead")
@@ -65,14 +67,20 @@ def prepare_texts(loaded: Loaded, prompts: Sequence[str], sources: Sequence[str]
         prompts = list(prompts) * len(sources)
     if sources is not None and len(prompts) != len(sources):
         raise UserError(f"got {len(prompts)} prompts and {len(sources)} sources; give one prompt for all, or one each")
-    start = [] if ctx.tokens.start is None else [ctx.tokens.start]
     texts = []
     for index, prompt in enumerate(prompts):
-        before = _source_ids(loaded, sources[index]) if joined and sources is not None else []
-        prompt_ids = [*before, *start, *encode_text(loaded, "prompt", prompt)]
+        source = None if sources is None else sources[index]
+        prompt_ids: list[int] = []
+        if joined and source is not None:  # it stands in front of its text
+            prompt_ids += encode_text(loaded, "source", source)
+            if not prompt_ids:
+                raise UserError("a source is empty: give at least one character")
+        if ctx.tokens.start is not None:
+            prompt_ids.append(ctx.tokens.start)
+        prompt_ids += encode_text(loaded, "prompt", prompt)
         if not prompt_ids:
             raise UserError('the prompt is empty: give at least one character, such as prompt="The"')
-        texts.append(GeneratedText(prompt, _fit(loaded, prompt_ids), None if sources is None else sources[index]))
+        texts.append(GeneratedText(prompt, _fit(loaded, prompt_ids), source))
     return texts
 
 
@@ -80,8 +88,10 @@ def check_tokenizer(loaded: Loaded) -> None:
     """Raise UserError for a run of anything else than text, and for one that has lost its vocabulary."""
     name = loaded.folder.name
     if not isinstance(loaded.tokenizer, TextTokenizer):
-        drawn = "; images=16 draws some" if isinstance(loaded.tokenizer, ImageTokenizer) else ""
-        raise UserError(f"{name} is a model of {loaded.data.spec.things}; generate needs a model of text{drawn}")
+        problem = f"{name} is a model of {loaded.data.spec.things}; generate needs a model of text"
+        if isinstance(loaded.tokenizer, ImageTokenizer):
+            problem += "; images=16 draws some"
+        raise UserError(problem)
     check_learned(loaded, partial(loaded.tokenizer.encode, ""))
 
 
@@ -117,14 +127,6 @@ def _fit(loaded: Loaded, prompt_ids: list[int]) -> list[int]:
         log.warning("the prompt has %d tokens; the model sees the last %d", len(prompt_ids), limit)
         return prompt_ids[-limit:]
     return prompt_ids
-
-
-def _source_ids(loaded: Loaded, source: str) -> list[int]:
-    """Return the tokens of a source that stands in front of its text. Raises UserError for a source without any."""
-    token_ids = encode_text(loaded, "source", source)
-    if not token_ids:
-        raise UserError("a source is empty: give at least one character")
-    return token_ids
 
 
 def encode_sources(loaded: Loaded, sources: list[str]) -> Memory:
@@ -189,8 +191,13 @@ def encode_text(loaded: Loaded, name: str, text: str, tokenizer: Tokenizer | Non
                 raise UserError(f"the {name} has token id {token_id}; the model reads ids from 0 to {most - 1}")
         return token_ids
     if decoded != text:
-        unknown = sorted({c for c in text if tokenizer.decode(tokenizer.encode(c)) != c})
-        listed = f" ({' '.join(map(repr, unknown[:8]))})" if unknown else ""
+        unknown = []
+        for character in sorted(set(text)):
+            if tokenizer.decode(tokenizer.encode(character)) != character:
+                unknown.append(repr(character))
+        listed = ""
+        if unknown:
+            listed = f" ({' '.join(unknown[:8])})"
         log.warning("the tokenizer does not know all of the %s%s; the model reads %r", name, listed, decoded[-80:])
     return token_ids
 
@@ -230,13 +237,13 @@ def check_options(max_tokens: int, beam: int | None, length_penalty: float | Non
         raise UserError(f"length_penalty={length_penalty}: expected a number >= 0")
     if length_penalty is not None and beam is None:
         raise UserError(f"length_penalty={length_penalty} has an effect in beam search only; add beam=4 to use it")
-    if beam is not None and options:
-        name, value = next(iter(options.items()))
-        raise UserError(f"{name}={value} has no effect with beam={beam}: beam search does not sample; leave one out")
-    unused = {name: value for name, value in options.items() if name != "temperature"}
-    if options.get("temperature") == 0 and unused:
-        name, value = next(iter(unused.items()))
-        raise UserError(f"{name}={value} has no effect with temperature=0, which does not sample; leave one out")
+    for name, value in options.items():
+        if beam is not None:
+            raise UserError(
+                f"{name}={value} has no effect with beam={beam}: beam search does not sample; leave one out"
+            )
+        if options.get("temperature") == 0 and name != "temperature":
+            raise UserError(f"{name}={value} has no effect with temperature=0, which does not sample; leave one out")
 
 
 def check_draft_options(draft: bool, draft_tokens: int | None, beam: int | None) -> None:
@@ -272,7 +279,10 @@ def check_device(device: str) -> None:
         raise UserError(f"device={device}: expected cpu, cuda, or one of several such as cuda:1")
     count = torch.cuda.device_count() if kind == "cuda" else 1
     if int(number or 0) >= count:
-        available = f"{count} {kind} devices" if count > 1 else f"1 {kind} device"
         if not count:
             available = "no CUDA device"
+        elif count == 1:
+            available = f"1 {kind} device"
+        else:
+            available = f"{count} {kind} devices"
         raise UserError(f"device={device}: this machine has {available}; use device=cpu")

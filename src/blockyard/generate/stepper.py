@@ -70,7 +70,9 @@ def ordered_for_decoding(model: nn.Module, sequences: int, *, cache: bool) -> It
 
     cache: whether a step reads one token of each sequence; nothing is stored otherwise
     """
-    layers = _own_weights(model) if cache and sequences <= FEW else []
+    layers = []
+    if cache and sequences <= FEW:
+        layers = _own_weights(model)
     try:
         for layer in layers:
             _store(layer, by_columns=True)
@@ -83,14 +85,13 @@ def ordered_for_decoding(model: nn.Module, sequences: int, *, cache: bool) -> It
 
 def _own_weights(model: nn.Module) -> list[nn.Linear]:
     """Return a linear layer for each weight that is stored `_by_outputs` and that no other kind of module uses."""
-    modules = list(model.modules())
-    others = {
-        id(parameter)
-        for module in modules
-        if not isinstance(module, nn.Linear)
-        for parameter in module.parameters(recurse=False)
-    }
-    layers = {id(module.weight): module for module in modules if isinstance(module, nn.Linear)}
+    layers: dict[int, nn.Linear] = {}  # by the id of the weight, as linear layers may share one
+    others: set[int] = set()
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            layers[id(module.weight)] = module
+        else:
+            others |= {id(parameter) for parameter in module.parameters(recurse=False)}
     return [layer for key, layer in layers.items() if key not in others and _by_outputs(layer.weight)]
 
 
@@ -98,7 +99,10 @@ def _store(layer: nn.Linear, *, by_columns: bool) -> None:
     """Store the weight (outputs, inputs) of a layer with strides (1, outputs), or else (inputs, 1)."""
     with torch.inference_mode(False), torch.no_grad():  # tensors of inference mode could not be trained
         weight = layer.weight
-        layer.weight.data = weight.t().contiguous().t() if by_columns else weight.contiguous()
+        if by_columns:
+            layer.weight.data = weight.t().contiguous().t()
+        else:
+            layer.weight.data = weight.contiguous()
 
 
 def _by_outputs(weight: Tensor) -> bool:
@@ -116,9 +120,12 @@ def special_token_ids(model: Model, end: int | None) -> list[int]:
 
 def describe_cache(cache: Cache) -> str:
     """Return the content of a cache as text; several kinds if layers differ."""
-    kinds = [getattr(layer, "kind", "cache") for layer in cache.layers]
-    kinds = [kind for kind in kinds if kind]
-    return " and ".join(dict.fromkeys(kinds)) or "nothing cached (no token reads another)"
+    kinds: dict[str, None] = {}  # in the order of layers, each once
+    for layer in cache.layers:
+        kind = getattr(layer, "kind", "cache")
+        if kind:
+            kinds[kind] = None
+    return " and ".join(kinds) or "nothing cached (no token reads another)"
 
 
 def new_cache(model: Model, sequences: int, stats: Stats) -> Cache | None:
@@ -129,7 +136,8 @@ def new_cache(model: Model, sequences: int, stats: Stats) -> Cache | None:
     except ValueError as error:
         log.warning("no cache, each token runs the whole sequence again: %s", error)
         without = {type(mixer).__name__ for mixer in model.mixers if not hasattr(mixer, "init_cache")}
-        stats.method = f"{NO_CACHE} ({', '.join(sorted(without)) or 'the model'} has no cache)"
+        names = ", ".join(sorted(without)) or "the model"
+        stats.method = f"{NO_CACHE} ({names} has no cache)"
         return None
     stats.method = describe_cache(cache)
     return cache
@@ -155,15 +163,20 @@ class Stepper:
         end: int | None = None,
         compiled: bool = False,
     ) -> None:
-        self.model, self.memory, self.stats, self._compiled = model, memory, stats, compiled
+        self.model = model
+        self.memory = memory
+        self.stats = stats
+        self._compiled = compiled
         self._step: CompiledStep | None = None
         self.sequences = [list(sequence) for sequence in sequences]
         self.limit = max_context(model)
         self._device = next(model.parameters()).device
         self._sources = list(range(len(sequences)))  # the prompt that each sequence continues
         self._special = torch.tensor(special_token_ids(model, end), dtype=torch.int64, device=self._device)
-        self._cache = self._new_cache() if cache else None
-        if not cache:
+        self._cache: Cache | None = None
+        if cache:
+            self._cache = self._new_cache()
+        else:
             self.stats.method = f"{NO_CACHE} (cache=false)"
         self._cached = 0  # tokens of each sequence that the cache holds
         self._size: tuple[int, int] | None = None  # bytes and length after the last pass with this cache
@@ -171,6 +184,7 @@ class Stepper:
         self._counted: float | None = None  # the time up to which the cost is recorded
 
     def _new_cache(self) -> Cache | None:
+        """Return an empty cache, for which the step is compiled again."""
         self._step = None
         cache = new_cache(self.model, len(self.sequences), self.stats)
         if cache is not None and self._compiled:
@@ -199,8 +213,11 @@ class Stepper:
             return
         self.sequences = [sequence[-max(1, self.limit // 2) :] for sequence in self.sequences]
         self.stats.cuts += 1
-        self._cache = None if self._cache is None else self._new_cache()
-        self._cached, self._size = 0, None
+        if self._cache is not None:
+            # Positions of the tokens that are left begin at zero again, so the whole cut sequence is read again.
+            self._cache = self._new_cache()
+        self._cached = 0
+        self._size = None
 
     def _last_scores(self, count: int) -> Tensor:
         if self._cache is None:
@@ -225,7 +242,9 @@ class Stepper:
     def _full_pass(self, count: int) -> Tensor:
         # A causal model's scores do not depend on what follows, so padding behind is harmless.
         length = len(self.sequences[0])
-        padding = [0] * (self.model.ctx.tokens.max_len - length if has_fixed_length(self.model) else 0)
+        padding: list[int] = []
+        if has_fixed_length(self.model):
+            padding = [0] * (self.model.ctx.tokens.max_len - length)
         padded = [sequence + padding for sequence in self.sequences]
         inputs = torch.tensor(padded, dtype=torch.int64, device=self._device)  # (R, N)
         return self.model(Inputs(inputs, memory=self.memory))[:, length - count : length]  # (R, count, V)
@@ -233,12 +252,14 @@ class Stepper:
     def _record_size(self, size: int, length: int) -> None:
         self.stats.cache_bytes = (self.stats.cache_bytes or 0) + size - self._bytes
         self._bytes = size
-        before, self._size = self._size, (size, length)
-        if before is None:
+        if self._size is None:
             self.stats.cache_bytes_per_token = size / length / len(self.sequences)
-        elif length > before[1]:
-            # Of the last tokens alone: a window that is full by now grows no further.
-            self.stats.cache_bytes_per_token = (size - before[0]) / (length - before[1]) / len(self.sequences)
+        else:
+            last_size, last_length = self._size
+            if length > last_length:
+                # Of the last tokens alone: a window that is full by now grows no further.
+                self.stats.cache_bytes_per_token = (size - last_size) / (length - last_length) / len(self.sequences)
+        self._size = (size, length)
 
     def append(self, token_ids: list[int]) -> None:
         """Add a token id to each sequence."""
@@ -253,7 +274,10 @@ class Stepper:
     def count_tokens(self, count: int) -> None:
         """Record `count` generated tokens and the time since the last ones; other sequences may share the cost."""
         now = time.perf_counter()
-        self.stats.count(count, 0.0 if self._counted is None else now - self._counted)
+        seconds = 0.0
+        if self._counted is not None:
+            seconds = now - self._counted
+        self.stats.count(count, seconds)
         self._counted = now
 
     def count_unfinished(self) -> None:
@@ -267,7 +291,8 @@ class Stepper:
         sources = [self._sources[number] for number in order]
         if self._size is not None:
             # More sequences are not growth of one.
-            self._size = (self._size[0] * len(order) // len(self.sequences), self._size[1])
+            size, length = self._size
+            self._size = (size * len(order) // len(self.sequences), length)
         self.sequences = [list(self.sequences[number]) for number in order]
         if self._cache is not None:
             self._cache.reorder(indices, one_source=True)

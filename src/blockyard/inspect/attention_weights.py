@@ -76,11 +76,13 @@ def attention_layers(
     region: list[list[tuple[Tensor, float]]] = []
     for number, sample in enumerate(samples):
         calls = maps.attention(model, sample.batch)
-        paths = set(select_layers([call.layer for call in calls], layers)) if calls else set()
-        calls = [call for call in calls if call.layer in paths]
+        if calls:
+            paths = select_layers([call.layer for call in calls], layers)
+            calls = [call for call in calls if call.layer in paths]
         if number == 0:
             results = [_layer(model, sample, call, heads) for call in calls]
-            entropies, region = [[] for _ in calls], [[] for _ in calls]
+            entropies = [[] for _ in calls]
+            region = [[] for _ in calls]
         for layer, call, values, shares in zip(results, calls, entropies, region, strict=True):
             values.append(head_entropy(call, layer.heads))
             if sample.region is not None and layer.source is not None:
@@ -117,6 +119,7 @@ def head_entropy(call: maps.Seen, heads: list[int]) -> tuple[Tensor, Tensor]:
 
 
 def _layer(model: nn.Module, sample: Sample, call: maps.Seen, heads: tuple[int, ...] | None) -> LayerAttention:
+    """Return one layer, its entropies still zero."""
     selected = select_heads(call.q.shape[1], heads)
     weights = _without_padding(call, call.weights())[selected]  # (H, N, M)
     zeros = torch.zeros(len(selected))
@@ -127,7 +130,12 @@ def _layer(model: nn.Module, sample: Sample, call: maps.Seen, heads: tuple[int, 
     if cross:
         keys = token_labels(sample.memory_text, model, call.k_seq)
     else:
-        keys = [*(f"slot {i}" for i in range(slots)), *queries]
+        keys = [f"slot {number}" for number in range(slots)] + queries
+    source = None
+    source_grid: tuple[int, ...] = ()
+    if patch_keys is not None:
+        first, count, source_grid = patch_keys
+        source = (first, count)
     return LayerAttention(
         path=call.layer,
         heads=selected,
@@ -142,8 +150,8 @@ def _layer(model: nn.Module, sample: Sample, call: maps.Seen, heads: tuple[int, 
         sink=1 - weights.sum(-1).mean(-1) if call.sink else None,
         queries=queries[: weights.shape[1]],
         keys=keys[: weights.shape[2]],
-        source=None if patch_keys is None else patch_keys[:2],
-        source_grid=() if patch_keys is None else patch_keys[2],
+        source=source,
+        source_grid=source_grid,
     )
 
 
@@ -158,7 +166,9 @@ def resolve_query(layer: LayerAttention, query: str | int | None) -> str | int:
         return query
     if layer.queries and layer.queries[0] == "class":
         return "class"
-    return "last" if layer.causal else "mean"
+    if layer.causal:
+        return "last"
+    return "mean"
 
 
 def query_weights(layer: LayerAttention, query: str | int | None) -> tuple[Tensor, str]:

@@ -50,7 +50,7 @@ from blockyard.token_mixer.strict_attention import StrictAttention
 DEFAULT_TOKENS = 32
 MAX_TOKENS = 4 * DEFAULT_TOKENS  # of a readable figure
 
-Cache = dict[str, Tensor | None]  # tables in float64 by name, so that each is converted once
+Cache = dict[str, Tensor]  # tables in float64 by name, so that each is converted once
 
 
 @dataclass
@@ -101,8 +101,14 @@ def head_circuits(
     """
     mixers = mixing_modules(model, "mixer")
     paths = select_layers(mixers, layers)
-    attention = {path: mixer for path in paths if isinstance(mixer := mixers[path], Attention)}
-    other = {path: type(mixers[path]).__name__ for path in paths if path not in attention}
+    attention: dict[str, Attention] = {}
+    other: dict[str, str] = {}  # names of classes
+    for path in paths:
+        mixer = mixers[path]
+        if isinstance(mixer, Attention):
+            attention[path] = mixer
+        else:
+            other[path] = type(mixer).__name__
     if other and (layers is not None or len(other) == len(paths)):
         names = ", ".join(sorted(set(other.values())))
         raise UserError(
@@ -112,9 +118,13 @@ def head_circuits(
     reading = [path for path, mixer in attention.items() if mixer.takes_keys]
     if reading and layers is not None:
         raise UserError(f"{layer_name(reading[0])} reads keys and values of an earlier layer, so it has no circuits")
-    attention = {path: mixer for path, mixer in attention.items() if path not in reading}
+    for path in reading:
+        del attention[path]
     contexts = mixer_contexts(model, dict(attention), batch)
-    return [head for path, mixer in attention.items() for head in _heads(path, mixer, contexts[path], heads, model)]
+    circuits = []
+    for path, mixer in attention.items():
+        circuits += _heads(path, mixer, contexts[path], heads, model)
+    return circuits
 
 
 def fold_weights(module: nn.Module | None) -> tuple[Tensor | None, list[str]]:
@@ -126,20 +136,30 @@ def fold_weights(module: nn.Module | None) -> tuple[Tensor | None, list[str]]:
         return None, []
     if isinstance(module, ScaledNorm):
         matrix, left_out = fold_weights(module.norm)
-        return None if matrix is None else matrix * module.factor, left_out
+        if matrix is not None:
+            matrix = matrix * module.factor
+        return matrix, left_out
     name = type(module).__name__
     weight = module.gain if isinstance(module, RMS) else getattr(module, "weight", None)
-    gain = None if weight is None else weight.detach().double().cpu()
-    left_out = [f"the bias of {name}"] if getattr(module, "bias", None) is not None else []
+    gain = None
+    if weight is not None:
+        gain = weight.detach().double().cpu()
+    left_out = []
+    if getattr(module, "bias", None) is not None:
+        left_out.append(f"the bias of {name}")
     if isinstance(module, Scale | Gate):
         assert gain is not None
-        return torch.diag(gain) if gain.numel() > 1 else gain, left_out
+        if gain.numel() == 1:
+            return gain, left_out
+        return torch.diag(gain), left_out
     if isinstance(module, BatchNorm):
         assert gain is not None
         return torch.diag(gain / (module.running_var.double().cpu() + module.eps).sqrt()), left_out
     if not isinstance(module, nn.LayerNorm | nn.RMSNorm):
         return None, [f"{name}, which is not folded in"]
-    matrix = torch.diag(torch.ones(module.normalized_shape[-1]).double() if gain is None else gain)
+    if gain is None:
+        gain = torch.ones(module.normalized_shape[-1]).double()
+    matrix = torch.diag(gain)
     if isinstance(module, nn.LayerNorm):
         matrix = matrix - matrix.mean(1, keepdim=True)  # the gain after centering
     return matrix, [f"the factor by which {name} divides each token", *left_out]
@@ -148,8 +168,10 @@ def fold_weights(module: nn.Module | None) -> tuple[Tensor | None, list[str]]:
 def _heads(
     path: str, mixer: Attention, context: MixerContext, heads: tuple[int, ...] | None, model: nn.Module
 ) -> list[HeadCircuits]:
+    """Return the circuits of the selected heads of one mixer."""
     q, k, v = (matrix.detach().double().cpu() for matrix in mixer.matrices()[:3])
-    v = k if mixer.tied_kv else v
+    if mixer.tied_kv:
+        v = k
     out = torch.eye(mixer.heads * mixer.value_dim).double()
     if isinstance(mixer.proj_out, nn.Linear):
         out = mixer.proj_out.weight.detach().double().cpu()  # (D, H values or output)
@@ -158,21 +180,24 @@ def _heads(
     fold, left_out = fold_weights(context.before)
     if fold is not None:
         q = q @ fold
-        k, v = (k, v) if context.cross else (k @ fold, v @ fold)
+        if not context.cross:  # keys and values of the other sequence do not pass this norm
+            k = k @ fold
+            v = v @ fold
     left_out += _left_out_of_context(context)
     for module in context.after:
         fold, more = fold_weights(module)
         left_out += more
         if fold is None:
-            out = out
-        elif fold.ndim == 1:
-            out = fold * out
-        else:
-            out = fold @ out
-    left_out += _left_out_of_mixer(mixer, None if context.cross else _scheme(model, path))
-    q, k = q.unflatten(0, (mixer.heads, -1)), k.unflatten(0, (mixer.kv_heads, -1))  # (H, K, D), (H', K, D)
-    v, out = v.unflatten(0, (mixer.kv_heads, -1)), out.unflatten(1, (mixer.heads, -1))
-    q, k = linear_part(mixer.q_norm, q), linear_part(mixer.k_norm, k)
+            continue
+        out = fold * out if fold.ndim == 1 else fold @ out
+    position = None
+    if not context.cross:
+        position = _scheme(model, path)
+    left_out += _left_out_of_mixer(mixer, position)
+    q = linear_part(mixer.q_norm, q.unflatten(0, (mixer.heads, -1)))  # (H, K, D)
+    k = linear_part(mixer.k_norm, k.unflatten(0, (mixer.kv_heads, -1)))  # (H', K, D)
+    v = v.unflatten(0, (mixer.kv_heads, -1))  # (H', K, D)
+    out = out.unflatten(1, (mixer.heads, -1))  # (D, H, K)
     # Factors on the scores go into the queries, so that QK is their product with the keys alone.
     q = q * (mixer.scale or mixer.head_dim**-0.5)
     if mixer.scores.factor is not None:
@@ -189,28 +214,34 @@ def _heads(
 
 
 def _left_out_of_context(context: MixerContext) -> list[str]:
+    """Return descriptions of the norms around a mixer that its circuits do not contain."""
     left_out = []
     if context.in_stream:
         left_out.append("the norms in the stream: a head reads it after them")
     if context.cross:
-        norm = context.memory_norm
-        after = "" if norm is None else f", after {type(norm).__name__}, which is not folded in"
-        left_out.append(f"the layers of the other sequence: keys and values read its final vectors{after}")
+        text = "the layers of the other sequence: keys and values read its final vectors"
+        if context.memory_norm is not None:
+            text += f", after {type(context.memory_norm).__name__}, which is not folded in"
+        left_out.append(text)
     return left_out
 
 
 def _scheme(model: nn.Module, path: str) -> Position | None:
     """Return the position scheme of a mixer's layer; layers of one kind share it."""
     owner, in_stack, inside = path.rpartition("blocks.")
-    stack = model.get_submodule(owner.removesuffix(".")) if in_stack else None
-    if isinstance(stack, BlockStack):
-        return stack.position_of(int(inside.partition(".")[0]))
+    if in_stack:
+        stack = model.get_submodule(owner.removesuffix("."))
+        if isinstance(stack, BlockStack):
+            return stack.position_of(int(inside.partition(".")[0]))
     scheme: Position | None = getattr(model, "position", None)
     return scheme
 
 
 def _left_out_of_mixer(mixer: Attention, position: Position | None) -> list[str]:
-    """`position` acts on the queries and keys of the mixer; None in cross-attention, where none does."""
+    """Return descriptions of the parts of a mixer that its circuits do not contain.
+
+    position: acts on the queries and keys of the mixer; None in cross-attention, where none does
+    """
     left_out = []
     if mixer.value_sources is not None and (mixer.value_sources.takes or mixer.value_sources.table is not None):
         left_out.append("values of the first layer and vectors of token ids: OV is of the layer's own values")
@@ -265,13 +296,17 @@ def token_tables(model: Model, heads: Sequence[HeadCircuits]) -> list[TokenTable
 
 
 def _head_tables(model: Model, head: HeadCircuits, cache: Cache) -> TokenTables:
-    path, tables = head.path, TokenTables()
+    """Return the tables of a head, empty where the stream that it reads is not one of embedded tokens."""
+    path = head.path
+    tables = TokenTables()
     left_out = tables.left_out
     if getattr(getattr(model, "embedder", None), "table", None) is None:
         return tables
     name = layer_name(path)
     owner, in_stack, inside = path.rpartition("blocks.")
-    tower = model.get_submodule(owner.removesuffix(".")) if in_stack else None
+    tower = None
+    if in_stack:
+        tower = model.get_submodule(owner.removesuffix("."))
     if head.cross or not isinstance(tower, Tower):
         left_out.append(f"token circuits of {name}: its queries and keys are not both of a token sequence")
         return tables
@@ -288,9 +323,11 @@ def _head_tables(model: Model, head: HeadCircuits, cache: Cache) -> TokenTables:
     if embedding is None or embedding.shape[1] != head.q.shape[1]:
         left_out.append(f"token circuits of {name}: the stream also holds a position code")
         return tables
-    fold, outside = fold_weights(tower.embed_norm)
-    tables.embedding = embedding if fold is None else embedding @ fold.T
-    left_out += outside
+    fold, left_out_of_norm = fold_weights(tower.embed_norm)
+    if fold is not None:
+        embedding = embedding @ fold.T
+    tables.embedding = embedding
+    left_out += left_out_of_norm
     if not isinstance(tower.residual, Add):
         choice = type(tower.residual).__module__.rpartition(".")[2]
         left_out.append(f"residual={choice}: the weights with which it joins the outputs of blocks")
@@ -318,16 +355,22 @@ def _head_tables(model: Model, head: HeadCircuits, cache: Cache) -> TokenTables:
 
 
 def _cached(cache: Cache, name: str, table: Tensor | None, scale: float = 1.0) -> Tensor | None:
+    """Return a table in float64, converted once."""
+    if table is None:
+        return None
     if name not in cache:
-        cache[name] = None if table is None else table.detach().double().cpu() * scale
+        cache[name] = table.detach().double().cpu() * scale
     return cache[name]
 
 
-def _unembedding(model: Model, tower: Tower, cache: Cache) -> Tensor | None:
+def _unembedding(model: Model, tower: Tower, cache: Cache) -> Tensor:
+    """Return the weights of the model's head with the final norm folded in, (V, D)."""
     if "unembedding" not in cache:
         weight = _matrices(model.head)[0].detach().double().cpu() * getattr(model.head, "scale", 1.0)
         fold, _ = fold_weights(tower.final_norm)
-        cache["unembedding"] = weight if fold is None else weight @ fold
+        if fold is not None:
+            weight = weight @ fold
+        cache["unembedding"] = weight
     return cache["unembedding"]
 
 
@@ -379,11 +422,13 @@ def select_tokens(loaded: Loaded, samples: list[Sample], text: str | None) -> li
     Sources count if they are of the same tokens.
     """
     if text is None:
-        batches = [sample.batch for sample in samples]
-        inputs = [batch.inputs for batch in batches]
-        if loaded.components.source_tokenizer is loaded.tokenizer:
-            inputs += [batch.source for batch in batches if batch.source is not None]
-        counts = Counter(token_id for x in inputs for token_id in x[0].tolist())
+        of_one_tokenizer = loaded.components.source_tokenizer is loaded.tokenizer
+        counts = Counter[int]()
+        for sample in samples:
+            counts.update(sample.batch.inputs[0].tolist())
+        for sample in samples:
+            if of_one_tokenizer and sample.batch.source is not None:
+                counts.update(sample.batch.source[0].tolist())
         return sorted(token_id for token_id, _ in counts.most_common(DEFAULT_TOKENS))
     if not isinstance(loaded.tokenizer, TextTokenizer):
         raise UserError(f"vocabulary: {loaded.folder.name} reads {loaded.data.spec.things}, not text")

@@ -32,7 +32,7 @@ class RecordedCall:
 
     @property
     def reads_memory(self) -> bool:
-        """Return whether `x` is another sequence than the outputs."""
+        """True where `x` is another sequence than the outputs."""
         return self.input_seq is not self.seq
 
 
@@ -63,10 +63,11 @@ def repeat(batch: Batch, copies: int) -> Batch:
 @contextmanager
 def unfused(model: nn.Module) -> Iterator[None]:
     """Run fused blocks unfused inside this context: the same result, with every mixer called as a module."""
-    blocks = [module for module in model.modules() if isinstance(module, Block)]
-    fused = [block for block in blocks if isinstance(block, Fuses) and block.fused]
-    for block in fused:
-        block.fused = False
+    fused = []
+    for block in model.modules():
+        if isinstance(block, Block) and isinstance(block, Fuses) and block.fused:
+            block.fused = False
+            fused.append(block)
     try:
         yield
     finally:
@@ -103,6 +104,7 @@ def record_calls(model: nn.Module, modules: dict[str, nn.Module], batch: Batch) 
 
 
 def _recorded(module: nn.Module, x: Tensor, seq: Seq, _: Any = None, memory: Memory | None = None) -> RecordedCall:
+    """Return a call of a block or mixer from its arguments."""
     if memory is not None and isinstance(module, TokenMixer):
         # Cross-attention mixes the tokens of the memory.
         return RecordedCall(lambda m: module(x, seq, None, memory._replace(x=m)), memory.x, seq, memory.seq)
@@ -143,7 +145,8 @@ def mixer_contexts(model: nn.Module, mixers: dict[str, nn.Module], batch: Batch)
             context = contexts[mixer_paths[module]]
             memory = args[3] if len(args) > 3 else kwargs.get("memory")
             context.cross = memory is not None
-            context.memory_norm = producers.get(id(memory.x)) if memory is not None else None
+            if memory is not None:
+                context.memory_norm = producers.get(id(memory.x))
             norm = producers.get(id(x))
             block_path = mixer_paths[module].rpartition(".")[0]
             block = model.get_submodule(block_path)
@@ -163,7 +166,9 @@ def mixer_contexts(model: nn.Module, mixers: dict[str, nn.Module], batch: Batch)
         if not isinstance(module, Block | nn.Identity):
             producers[id(y)] = module
 
-    handles = [m.register_forward_pre_hook(before_forward, with_kwargs=True) for m in model.modules()]
-    handles += [m.register_forward_hook(after_forward) for m in model.modules()]
+    handles = []
+    for module in model.modules():
+        handles.append(module.register_forward_pre_hook(before_forward, with_kwargs=True))
+        handles.append(module.register_forward_hook(after_forward))
     forward_once(model, batch, handles)
     return contexts

@@ -29,7 +29,8 @@ OUTSIDE_RUN = ("executor",)
 OF_SOURCE = {"source_tokenizer": "tokenizer", "source_position": "position"}
 SAME = "same"
 # The config key that asks for a model of some size, and its options; solved and removed by `size_matching`.
-MATCH, MATCH_OPTIONS = "match", ("params", "flops", "active", "state", "tokens", "by")
+MATCH = "match"
+MATCH_OPTIONS = ("params", "flops", "active", "state", "tokens", "by")
 # Families of which several choices may be used together: loggers side by side, callbacks merged into one collection.
 SEVERAL = ("logger", "callbacks")
 # Families of which `verify` holds components to properties; choices of others are the context.
@@ -55,7 +56,9 @@ class Choice:
     def target(self) -> str | None:
         """The dotted name of the class; None where the YAML names none."""
         match = re.search(r"^_target_: *([\w.]+)", self._text, re.MULTILINE)
-        return match.group(1) if match else None
+        if match is None:
+            return None
+        return match.group(1)
 
     @cached_property
     def summary(self) -> str:
@@ -72,8 +75,9 @@ class Choice:
     @cached_property
     def options(self) -> tuple[str, ...]:
         """The options of its class, read from the source; of a YAML without a class, the keys at its top level."""
-        in_yaml = re.findall(r"^([a-z]\w*):", self._text, re.MULTILINE)
-        return tuple(dict.fromkeys([*(parameters(self.target) if self.target else ()), *in_yaml]))
+        names = list(parameters(self.target)) if self.target else []
+        names += re.findall(r"^([a-z]\w*):", self._text, re.MULTILINE)
+        return tuple(dict.fromkeys(names))
 
     @cached_property
     def chosen(self) -> frozenset[str]:
@@ -101,12 +105,20 @@ class Choice:
 
     @cached_property
     def _comments(self) -> list[str]:
-        lines = [line[1:].strip() for line in self._text.splitlines() if line.startswith("#")]
-        return [line for line in lines if not line.startswith(("@package", *_NAMES))]
+        """The comments of the YAML, without Hydra's `@package` and the names that other projects use."""
+        comments = []
+        for line in self._text.splitlines():
+            comment = line[1:].strip()
+            if line.startswith("#") and not comment.startswith(("@package", *_NAMES)):
+                comments.append(comment)
+        return comments
 
     def _names(self, kind: str) -> tuple[str, ...]:
+        """Return the names in the comment that begins with `kind`."""
         match = re.search(rf"^# {kind} (.*)$", self._text, re.MULTILINE)
-        return tuple(match.group(1).split()) if match else ()
+        if match is None:
+            return ()
+        return tuple(match.group(1).split())
 
 
 @cache
@@ -121,9 +133,14 @@ def conf_dir() -> Path:
 @cache
 def default_choices() -> dict[str, str | None]:
     """Return the default choice of each family; None for experiment and preset."""
-    defaults = content(conf_dir() / "config.yaml")["defaults"]
-    named = {family: name for entry in defaults if isinstance(entry, dict) for family, name in entry.items()}
-    return {family: name for family, name in named.items() if "@" not in family}
+    result = {}
+    for entry in content(conf_dir() / "config.yaml")["defaults"]:
+        if not isinstance(entry, dict):
+            continue  # `_self_`
+        for family, name in entry.items():
+            if "@" not in family:
+                result[family] = name
+    return result
 
 
 @cache
@@ -133,7 +150,7 @@ def families() -> tuple[str, ...]:
 
 
 def run_keys() -> tuple[str, ...]:
-    """Return the keys for which `key=name` makes a choice in a run: the families, and the parts of the source."""
+    """Return the keys that take a choice in a run, `key=name`: the families, and the parts of the source."""
     return (*families(), *OF_SOURCE)
 
 
@@ -174,16 +191,19 @@ def origin(choice: Choice) -> str:
     root = choice.path.parent.parent
     if root == conf_dir():
         return "blockyard"
-    return next((each.name for each in installed() if each.folder == root), str(root))
+    for package in installed():
+        if package.folder == root:
+            return package.name
+    return str(root)
 
 
 def docstring(target: str) -> str:
     """Return the module docstring of a dotted class, without importing it; "" where there is none."""
     path = _module_file(target.rpartition(".")[0])
-    try:
-        if path is not None:
-            return _docstring(path, stamp(path))
+    if path is None:
         return ""
+    try:
+        return _docstring(path, stamp(path))
     except OSError:
         return ""
 
@@ -215,17 +235,22 @@ def parameters(target: str) -> tuple[str, ...]:
     A class without a constructor has the constructor of a base, perhaps imported from another module.
     () where there is none to be read.
     """
-    return tuple(name for name, is_parameter in _declared(target).items() if is_parameter)
+    declared = _declared(target)
+    return tuple(name for name in declared if declared[name])
 
 
 def _declared(target: str) -> dict[str, bool]:
     """Return the names that a class declares, and whether each is a parameter: some fields of dataclasses are none."""
     module, _, name = target.rpartition(".")
-    path = None if module.startswith("torch.") else _module_file(module)  # its modules take no options of ours
+    if module.startswith("torch."):
+        return {}  # the modules of torch take no options of a config
+    path = _module_file(module)
+    if path is None:
+        return {}
     try:
-        tree = _parsed(path, stamp(path)) if path is not None else None
+        tree = _parsed(path, stamp(path))
     except OSError:
-        tree = None
+        return {}
     if tree is None:
         return {}
     for node in tree.body:
@@ -239,19 +264,30 @@ def _declared(target: str) -> dict[str, bool]:
 
 
 def _declared_by(kind: ast.ClassDef, module: str, tree: ast.Module) -> dict[str, bool]:
-    names = [_dotted(base.value if isinstance(base, ast.Subscript) else base) for base in kind.bases]
-    bases = [_imported(name, module, tree) for name in names if name]
+    """Return the names that a class definition declares: fields of a dataclass, or parameters of the constructor."""
+    bases = []
+    for base in kind.bases:
+        generic = base.value if isinstance(base, ast.Subscript) else base
+        name = _dotted(generic)
+        if name:
+            bases.append(_imported(name, module, tree))
     if any("dataclass" in ast.unparse(decorator) for decorator in kind.decorator_list):
-        fields = {name: is_parameter for base in reversed(bases) for name, is_parameter in _declared(base).items()}
+        fields: dict[str, bool] = {}
+        for base_target in reversed(bases):  # the first base has the last word, as in the order of resolution
+            fields |= _declared(base_target)
         for node in kind.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 fields[node.target.id] = _is_parameter(node)
         return fields
     for node in kind.body:
         if isinstance(node, ast.FunctionDef) and node.name == "__init__":
-            own = {option_name(argument.arg): True for argument in node.args.kwonlyargs}
-            return own | _inherited(node, module, tree)
-    return next((declared for base in bases if (declared := _declared(base))), {})
+            declared = {option_name(argument.arg): True for argument in node.args.kwonlyargs}
+            return declared | _inherited(node, module, tree)
+    for base_target in bases:
+        declared = _declared(base_target)
+        if declared:
+            return declared
+    return {}
 
 
 def _inherited(constructor: ast.FunctionDef, module: str, tree: ast.Module) -> dict[str, bool]:
@@ -267,13 +303,17 @@ def _inherited(constructor: ast.FunctionDef, module: str, tree: ast.Module) -> d
 
 def _is_parameter(field: ast.AnnAssign) -> bool:
     """Return whether a field of a dataclass is a parameter of its constructor."""
-    value = field.value
-    keywords = value.keywords if isinstance(value, ast.Call) else []
-    excluded = any(each.arg == "init" and ast.unparse(each.value) == "False" for each in keywords)
-    return not excluded and "ClassVar" not in ast.unparse(field.annotation)
+    if "ClassVar" in ast.unparse(field.annotation):
+        return False
+    if isinstance(field.value, ast.Call):
+        for argument in field.value.keywords:
+            if argument.arg == "init" and ast.unparse(argument.value) == "False":
+                return False
+    return True
 
 
 def _dotted(node: ast.expr) -> str:
+    """Return a dotted name as text; "" for any other expression."""
     if isinstance(node, ast.Name | ast.Attribute):
         return ast.unparse(node)
     return ""
@@ -320,22 +360,28 @@ def _content(path: Path, _stamp: tuple[int, ...]) -> Any:
 def section(text: str, heading: str) -> str:
     """Return the text after `heading:` in a docstring, up to the next heading or blank line, on one line."""
     match = re.search(rf"^{heading}: *(.+?)(?=\n\S+: |\n\s*\n|\Z)", text, re.MULTILINE | re.DOTALL)
-    return " ".join(match.group(1).split()) if match else ""
+    if match is None:
+        return ""
+    return " ".join(match.group(1).split())
 
 
 def _module_file(module: str) -> Path | None:
     """Return the file of a dotted module, located without running code of its packages."""
     top, *rest = module.split(".")
+    if not top:
+        return None
     try:
-        spec = (importlib.util.find_spec(top) or spec_unasked(top)) if top else None
+        spec = importlib.util.find_spec(top) or spec_unasked(top)
     except (ImportError, ValueError):  # `__main__` has none
-        spec = None
+        return None
     if spec is None:
         return None
     roots = [Path(root) for root in spec.submodule_search_locations or []]
     for root in roots:
         base = root.joinpath(*rest)
-        for path in (base.with_suffix(".py") if rest else base / "__init__.py", base / "__init__.py"):
+        # Without `rest` the base is the package's folder: a file of its name beside it is another module.
+        candidates = [base.with_suffix(".py")] if rest else []
+        for path in (*candidates, base / "__init__.py"):
             if path.is_file():
                 return path
     if not roots and not rest and spec.has_location and spec.origin:  # built-in and frozen modules have no file

@@ -108,11 +108,11 @@ def updates_of_optimizer(f: Facts) -> str | None:
     optimizer = f["optimizer"]
     if not f["parametrization"].target.scales or optimizer.target.update_rule(optimizer.options) is not None:
         return None
+    choice = str(optimizer)
     name = optimizer.options.get("name")
-    return (
-        f"{f['parametrization']} derives learning rates from how large updates are, which is not known of "
-        f"{optimizer}{'' if name is None else f' optimizer.name={name}'}"
-    )
+    if name is not None:
+        choice += f" optimizer.name={name}"
+    return f"{f['parametrization']} derives learning rates from how large updates are, which is not known of {choice}"
 
 
 RULES = (
@@ -135,14 +135,18 @@ RULES = (
 
 
 def _fusing(f: Facts, family: str) -> str | None:
-    block, mixer = f["block"], f[family]
+    """A fused block needs a mixer of the family that is projection, mix, projection."""
+    block = f["block"]
+    mixer = f[family]
     if not block.target.fuses(block.options) or _projected(mixer):
         return None
     return f"{block} fuses the matmuls of both mixers; {mixer} has none to share: block.fused=false"
 
 
 def _unused(f: Facts, family: str, refuse_empty: bool = False) -> str | None:
-    stacks, empty = f["model"].target.stacks, getattr(f[family].target, "empty", False)
+    """A model without blocks takes no choice of the family. refuse_empty: a model with blocks needs one."""
+    stacks = f["model"].target.stacks
+    empty = getattr(f[family].target, "empty", False)
     if not stacks and not empty:
         return f"{f['model']} has no blocks, so {f[family]} would not be used"
     if stacks and empty and refuse_empty:

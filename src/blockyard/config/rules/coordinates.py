@@ -59,10 +59,10 @@ def source_position(f: Facts) -> str | None:
     """Only a source beside the sequence has a position scheme of its own."""
     if "source_position" not in f.picks or (f.data.source is not None and not f.reads_source):
         return None
-    why = f"{f['data']} has none"
+    reason = f"{f['data']} has none"
     if f.reads_source:
-        why = f"{f['objective']} reads the source of {f['data']} alone, placed by {f['position']}"
-    return f"{f['source_position']} places a source beside a sequence; {why}: source_position=same"
+        reason = f"{f['objective']} reads the source of {f['data']} alone, placed by {f['position']}"
+    return f"{f['source_position']} places a source beside a sequence; {reason}: source_position=same"
 
 
 def shared_embedder(f: Facts) -> str | None:
@@ -124,7 +124,7 @@ def ids_of_latents(f: Facts) -> str | None:
 
 
 def ports(f: Facts) -> str | None:
-    """The mixer has the ports that the position scheme acts on, unless it is that of other layers too."""
+    """The mixer has the ports that the position scheme acts on, unless other layers have the scheme too."""
     if f.differing and "position" not in f.differing:
         return None  # the config's own scheme acts in the layers that have its ports, as in token_mixer=cycle
     scheme = f["position"].target
@@ -161,8 +161,10 @@ def later_tokens_of_position(f: Facts) -> str | None:
     scheme = f["position"].target
     if not f.causal or not scheme.acts_on & scheme.of_later:
         return None
-    what = "facts that depend on all tokens" if scheme.acts_on & scheme.of_pairs else "the neighbours of a token"
-    return f"{f['position']} reads {what}, later ones too; {f['model']} is causal"
+    later = "the neighbours of a token"
+    if scheme.acts_on & scheme.of_pairs:
+        later = "facts that depend on all tokens"
+    return f"{f['position']} reads {later}, later ones too; {f['model']} is causal"
 
 
 def positions_of_model(f: Facts) -> str | None:

@@ -23,16 +23,20 @@ class Pick:
     of_source: bool = False  # it stands for the source of a data set
 
     def __str__(self) -> str:
-        return f"{'the source of ' if self.of_source else ''}{self.family}={self.name}"
+        choice = f"{self.family}={self.name}"
+        if self.of_source:
+            return f"the source of {choice}"
+        return choice
 
 
 def _mixers(name: str, target: type[Any], options: ChoiceOptions) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
+    """Yield a token mixer, or the mixers that it is made of."""
     members = options.get("members")
     if not isinstance(members, Mapping) or not members:
         yield name, target, options
         return
-    for own, each in members.items():
-        yield from _mixers(f"token_mixer={own}", each.func, each.keywords)
+    for member_name, member in members.items():
+        yield from _mixers(f"token_mixer={member_name}", member.func, member.keywords)
 
 
 @dataclass
@@ -51,7 +55,9 @@ class Facts:
 
     def swapped(self, pick: Pick) -> Facts:
         """Return these choices with one replaced."""
-        differing = self.differing | {pick.family} if self.differing else self.differing
+        differing = self.differing
+        if differing:  # the choices of a kind of layers; those of all layers differ in nothing
+            differing |= {pick.family}
         return Facts({**self.picks, pick.family: pick}, differing=differing, carried=self.carried)
 
     def only(self, families: Collection[str]) -> Facts:
@@ -74,18 +80,24 @@ class Facts:
         spec = self.data.source
         if spec is None or not (self.reads_source or self["model"].target.takes_source):
             return None
-        own = {family: self[each] for each, family in OF_SOURCE.items() if family in self.picks}
+        picks = dict(self.picks)
+        for key, family in OF_SOURCE.items():
+            if family in self.picks:
+                picks[family] = self[key]
         if self.reads_source and "position" in self.picks:
-            own["position"] = self["position"]
-        picks = {**self.picks, **own, "data": replace(self["data"], of_source=True)}
+            picks["position"] = self["position"]
+        picks["data"] = replace(self["data"], of_source=True)
+        facts = Facts(picks, spec)
         if self["model"].target.joins:  # mixers, heads and norms see the joined sequence, as the rules about it say
-            picks = {family: pick for family, pick in picks.items() if family in ("data", "tokenizer", "position")}
-        return Facts(picks, spec)
+            return facts.only(("data", "tokenizer", "position"))
+        return facts
 
     @property
     def read(self) -> Facts:
         """These choices as they meet the sequence that the head predicts from."""
-        return self.source or self if self.reads_source else self
+        if not self.reads_source:
+            return self
+        return self.source or self
 
     @cached_property
     def data(self) -> DataSpec:
@@ -99,8 +111,8 @@ class Facts:
     def tokens(self) -> TokenSpec:
         """The tokens that the tokenizer makes of the data, as the objective, where there is one, changes them."""
         tokens: TokenSpec = self["tokenizer"].target(**self["tokenizer"].options).spec(self.data)
-        objective = self.picks.get("objective") if self.spec is None else None
-        if objective is None:
+        objective = self.picks.get("objective")
+        if objective is None or self.spec is not None:  # an objective changes the data's own sequence alone
             return tokens
         return objective.target(**objective.options).tokens(tokens)
 
@@ -153,7 +165,7 @@ class Rule:
 
 
 def of_source(rule: Rule) -> Rule:
-    """The same rule about the source, for choices of a model that reads one."""
+    """Return the same rule about the source, for choices of a model that reads one."""
     by_family = {family: key for key, family in OF_SOURCE.items()}
 
     @wraps(rule.reason)
@@ -161,6 +173,7 @@ def of_source(rule: Rule) -> Rule:
         if f.source is None or not set(rule.pair) <= f.source.picks.keys():
             return None
         alike = not f.reads_source and not any(key in f.picks for key in OF_SOURCE)
+        # The same choices read both sequences, so the rule about the data has said it.
         if alike and f.data.modality == f.source.data.modality and rule.reason(f):
             return None
         return rule.reason(f.source)
@@ -171,17 +184,19 @@ def of_source(rule: Rule) -> Rule:
 
 
 def of_row(rule: Rule) -> Rule:
-    """The rule about the data's own sequence, for choices of a model that reads it."""
+    """Return the rule about the data's own sequence, for choices of a model that reads it."""
 
     @wraps(rule.reason)
     def reason(f: Facts) -> str | None:
-        return None if f.reads_source else rule.reason(f)
+        if f.reads_source:
+            return None
+        return rule.reason(f)
 
     return Rule(rule.pair, reason)
 
 
 def of_read(rule: Rule) -> Rule:
-    """The rule about the sequence that the head predicts from."""
+    """Return the rule about the sequence that the head predicts from."""
 
     @wraps(rule.reason)
     def reason(f: Facts) -> str | None:
@@ -191,5 +206,5 @@ def of_read(rule: Rule) -> Rule:
 
 
 def either(values: frozenset[Any] | set[Any]) -> str:
-    """Values as text: `1 or 2`, or `no` where there are none."""
+    """Return values as text: `1 or 2`, or `no` where there are none."""
     return " or ".join(sorted(map(str, values))) or "no"

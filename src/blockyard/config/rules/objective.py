@@ -24,7 +24,8 @@ _SPECIAL = {
 
 def target_of_objective(f: Facts) -> str | None:
     """The data has the target and the modality that the objective needs."""
-    needs, modality = f["objective"].target.target, f["objective"].target.modality
+    needs = f["objective"].target.target
+    modality = f["objective"].target.modality
     if needs is not None and needs != f.data.target:
         return f"{f['objective']} needs {_TARGETS.get(needs, needs)}; {f['data']} has none"
     modalities = (modality,) if isinstance(modality, str) else modality
@@ -39,9 +40,11 @@ def patches_of_objective(f: Facts) -> str | None:
     """An objective that predicts the values of patches needs tokens that hold some of their own."""
     if not f["objective"].target.patches or f.tokens.patch is not None:
         return None
+    problem = f"{f['objective']} predicts the values of patches; the tokens of {f['tokenizer']} share theirs"
     advice = f["tokenizer"].target.own_patches
-    how = f": {advice}" if advice else ""
-    return f"{f['objective']} predicts the values of patches; the tokens of {f['tokenizer']} share theirs{how}"
+    if advice:
+        return f"{problem}: {advice}"
+    return problem
 
 
 def order_of_patches(f: Facts) -> str | None:
@@ -49,9 +52,11 @@ def order_of_patches(f: Facts) -> str | None:
     objective = f["objective"].target
     if not objective.patches or not objective.needs_causal or f.tokens.causal:
         return None
+    problem = f"{f['objective']} predicts later patches; vectors of {f['tokenizer']} depend on them"
     advice = f["tokenizer"].target.causal_patches
-    how = f": {advice}" if advice else ""
-    return f"{f['objective']} predicts later patches; vectors of {f['tokenizer']} depend on them{how}"
+    if advice:
+        return f"{problem}: {advice}"
+    return problem
 
 
 def ids_of_objective(f: Facts) -> str | None:
@@ -73,12 +78,14 @@ def tokens_ahead(f: Facts) -> str | None:
 
 def head_of_objective(f: Facts) -> str | None:
     """The head predicts once a token, or once a sequence, or a density, as the objective takes it."""
-    gives, takes = f["head"].target.gives, f["objective"].target.takes
+    gives = f["head"].target.gives
+    takes = f["objective"].target.takes
     if gives == takes:
         return None
-    if _SPECIAL.keys() & {gives, takes}:
-        wanted, there = (_SPECIAL.get(kind, f"one prediction per {kind}") for kind in (takes, gives))
-        return f"{f['objective']} needs {wanted}; {f['head']} gives {there}"
+    if gives in _SPECIAL or takes in _SPECIAL:
+        needed = _SPECIAL.get(takes, f"one prediction per {takes}")
+        available = _SPECIAL.get(gives, f"one prediction per {gives}")
+        return f"{f['objective']} needs {needed}; {f['head']} gives {available}"
     return f"{f['objective']} needs one prediction per {takes}; {f['head']} gives one per {gives}"
 
 
@@ -86,8 +93,9 @@ def class_token(f: Facts) -> str | None:
     """A head that reads the class token needs one."""
     if not f["head"].target.needs_class_token or (f.prefix is not None and f.prefix.class_token):
         return None
-    problem = "cannot have one" if f.prefix is None else "has none: model.prefix.class_token=true"
-    return f"{f['head']} reads the class token; {f['model']} {problem}"
+    if f.prefix is None:
+        return f"{f['head']} reads the class token; {f['model']} cannot have one"
+    return f"{f['head']} reads the class token; {f['model']} has none: model.prefix.class_token=true"
 
 
 def class_token_sees(f: Facts) -> str | None:
@@ -164,7 +172,8 @@ def strict_model(f: Facts) -> str | None:
     """It needs a decoder of one sequence, with a head that reads the last block alone."""
     if not _strict(f):
         return None
-    model, order = f["model"], f["model"].options.get("order")
+    model = f["model"]
+    order = model.options.get("order")
     if model.target.takes_source:
         return f"{_own(f)}, for which a decoder of one sequence is built; {model} reads a source too: model=decoder"
     if model.options.get("backout") is not None:

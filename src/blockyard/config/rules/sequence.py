@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blockyard.config.rules.declarations import Facts, Rule, of_row, of_source
+from blockyard.config.rules.declarations import Facts, Pick, Rule, of_row, of_source
 from blockyard.contracts import plural
 
 _TOKENS = "use channel_mixer.route=token"  # of the one choice that can mix tokens
@@ -13,8 +13,9 @@ def causality_of_objective(f: Facts) -> str | None:
     needs = f["objective"].target.needs_causal
     if needs is None or needs == f.causal:
         return None
-    kinds = ("causal", "bidirectional") if needs else ("bidirectional", "causal")
-    return f"{f['objective']} needs a {kinds[0]} model; {f['model']} is {kinds[1]}"
+    if needs:
+        return f"{f['objective']} needs a causal model; {f['model']} is bidirectional"
+    return f"{f['objective']} needs a bidirectional model; {f['model']} is causal"
 
 
 def causality_of_mixer(f: Facts) -> str | None:
@@ -49,8 +50,7 @@ def causality_of_source_position(f: Facts) -> str | None:
     """A position scheme may be for causal models only, and the encoder of a source is bidirectional."""
     if not f["source_position"].target.needs_causal or not _encodes(f):
         return None
-    scheme = f["source_position"] if "source_position" in f.picks else f["position"]
-    return f"{scheme} needs a causal model; the encoder of {f['model']} is bidirectional"
+    return f"{_source_scheme(f)} needs a causal model; the encoder of {f['model']} is bidirectional"
 
 
 def variable_length(f: Facts) -> str | None:
@@ -76,10 +76,12 @@ def packing_of_model(f: Facts) -> str | None:
 
 def source(f: Facts) -> str | None:
     """A source sequence needs an encoder in addition to the decoder, and such an encoder needs a source."""
-    has_source, takes_source = f.data.source is not None, f["model"].target.takes_source
+    has_source = f.data.source is not None
+    takes_source = f["model"].target.takes_source
     if f.reads_source and has_source:
-        text = f"{f['objective']} reads the source alone; {f['model']} reads a source beside a sequence"
-        return text if takes_source else None
+        if takes_source:
+            return f"{f['objective']} reads the source alone; {f['model']} reads a source beside a sequence"
+        return None
     if has_source == takes_source:
         return None
     if has_source:
@@ -122,13 +124,13 @@ def position_of_joined_source(f: Facts) -> str | None:
     target = f["source_position"].target
     if not f["model"].target.joins or target.acts_on <= target.before_blocks:
         return None
-    scheme = f["source_position"] if "source_position" in f.picks else f["position"]
-    return f"{scheme} acts inside token mixers, which in {f['model']} leave the source alone"
+    return f"{_source_scheme(f)} acts inside token mixers, which in {f['model']} leave the source alone"
 
 
 def source_of_objective(f: Facts) -> str | None:
     """An objective that conditions on a source needs data with one."""
     needs = f["objective"].target.needs_source or f.reads_source
+    # Joined data hold the source in the sequence itself, where an objective of the source alone does not look.
     joined = f.data.joined and not f.reads_source
     if needs and f.data.source is None and not joined:
         return f"{f['objective']} needs a source sequence; {f['data']} has none"
@@ -142,8 +144,10 @@ def norm_across_rows(f: Facts) -> str | None:
     """A norm over all tokens of a batch needs them unpadded, and one document a sequence."""
     if not getattr(f["norm"].target, "across_tokens", False) or not (f.data.variable or f.data.packed):
         return None
-    problem = "pads its sequences" if f.data.variable else "packs several documents into a sequence"
-    return f"{f['norm']} takes its statistics over all tokens of a batch; {f['data']} {problem}"
+    statistics = f"{f['norm']} takes its statistics over all tokens of a batch"
+    if f.data.variable:
+        return f"{statistics}; {f['data']} pads its sequences"
+    return f"{statistics}; {f['data']} packs several documents into a sequence"
 
 
 def norm_across_time(f: Facts) -> str | None:
@@ -199,6 +203,13 @@ RULES = (
     Rule(("model", "channel_mixer"), causality_of_channels),
     Rule(("model", "token_mixer"), prefix_of_mixer),
 )
+
+
+def _source_scheme(f: Facts) -> Pick:
+    """Return the choice that gives the source its positions: its own, or the one that all sequences have."""
+    if "source_position" in f.picks:
+        return f["source_position"]
+    return f["position"]
 
 
 def _encodes(f: Facts) -> bool:

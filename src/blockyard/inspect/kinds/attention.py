@@ -62,13 +62,16 @@ def _sound(sample: Sample) -> dict[str, object]:
         return {}
     labels = []
     for label in sound.alignment or ():
-        start, end = float(sound.edges[label.first]), float(sound.edges[label.last + 1])
+        start = float(sound.edges[label.first])
+        end = float(sound.edges[label.last + 1])
         labels.append({"label": label.text, "start": start, "end": end})
     return {"sound": {"rate": sound.rate, "edges": to_json(sound.edges), "alignment": labels}}
 
 
 def _numbers(layer: LayerAttention) -> dict[str, object]:
-    sink = {} if layer.sink is None else {"sink": to_json(layer.sink)}
+    sink = {}
+    if layer.sink is not None:
+        sink["sink"] = to_json(layer.sink)
     region = {}
     if layer.region is not None:
         region = {"asked": to_json(layer.region), "asked_patches": layer.region_patches}
@@ -89,17 +92,28 @@ def _numbers(layer: LayerAttention) -> dict[str, object]:
 
 def table_row(layer: LayerAttention, index: int) -> dict[str, str | None]:
     """Return the cells of one head; None if its layer has no sink, or no part of the source is asked for."""
-    entropy, share = float(layer.entropy[index]), float(layer.share[index])
-    return {
+    entropy = float(layer.entropy[index])
+    share = float(layer.share[index])
+    cells: dict[str, str | None] = {
         "layer": layer.name,
         "head": str(layer.heads[index]),
-        "entropy, nats": "" if math.isnan(entropy) else f"{entropy:.3f}",
-        "of maximum": "" if math.isnan(share) else f"{share:.1%}",
+        "entropy, nats": "",
+        "of maximum": "",
         "largest weight": f"{float(layer.weights[index].max()):.3f}",
-        "on the sink": None if layer.sink is None else f"{float(layer.sink[index]):.1%}",
-        "on what is asked": None if layer.region is None else f"{float(layer.region[index]):.1%}",
-        "of the patches": None if layer.region is None else f"{layer.region_patches:.1%}",
+        "on the sink": None,
+        "on what is asked": None,
+        "of the patches": None,
     }
+    if not math.isnan(entropy):
+        cells["entropy, nats"] = f"{entropy:.3f}"
+    if not math.isnan(share):
+        cells["of maximum"] = f"{share:.1%}"
+    if layer.sink is not None:
+        cells["on the sink"] = f"{float(layer.sink[index]):.1%}"
+    if layer.region is not None:
+        cells["on what is asked"] = f"{float(layer.region[index]):.1%}"
+        cells["of the patches"] = f"{layer.region_patches:.1%}"
+    return cells
 
 
 def pages(layers: list[LayerAttention], sample: Sample, query: str | int | None) -> Iterator[Page]:
@@ -119,14 +133,16 @@ def pages(layers: list[LayerAttention], sample: Sample, query: str | int | None)
         yield from pages_on_sound(on_sound, sample, query)
     groups: dict[tuple[tuple[str, ...], tuple[str, ...]], list[LayerAttention]] = {}
     for layer in layers:
-        if not any(attends(layer, sample) for attends in (attends_image, attends_graph, attends_sound)):
-            groups.setdefault((tuple(layer.keys), tuple(layer.queries)), []).append(layer)
+        if attends_image(layer, sample) or attends_graph(layer, sample) or attends_sound(layer, sample):
+            continue
+        groups.setdefault((tuple(layer.keys), tuple(layer.queries)), []).append(layer)
     for group in groups.values():  # strips of one figure have the same keys and queries
         yield from strip_pages(group, sample, query)
     yield _entropy_page(layers)
 
 
 def _map_pages(layers: list[LayerAttention], sample: Sample) -> Iterator[Page]:
+    """Yield attention_maps.png: a row for each layer, a column for each head."""
     title = f"Attention weights on {sample.name}; rows are queries, columns are keys; grey is exactly zero"
     for page_layers, heads in head_pages(layers):
         end = scale_end([layer.weights for layer in page_layers])
@@ -134,9 +150,10 @@ def _map_pages(layers: list[LayerAttention], sample: Sample) -> Iterator[Page]:
         for layer, below in zip(page_layers, [*page_layers[1:], None], strict=True):
             row = [_map(layer, head, end) for head in heads if head < len(layer.heads)]
             fits = max(layer.weights.shape[1:]) <= _SIDE
-            label_keys = below is None or below.keys != layer.keys or len(below.heads) < len(layer.heads)
             if fits and row:
                 row[0].y_tokens = layer.queries
+            # Keys are labelled once, below the last of the maps that share them.
+            label_keys = below is None or below.keys != layer.keys or len(below.heads) < len(layer.heads)
             if fits and label_keys:
                 for panel in row:
                     panel.x_tokens = layer.keys
@@ -157,12 +174,14 @@ def _map(layer: LayerAttention, head: int, end: float) -> Panel:
 
 
 def _entropy_page(layers: list[LayerAttention]) -> Page:
+    """Return a table of all heads, a row for each layer."""
     columns = max(max(layer.heads) for layer in layers) + 1
     table = torch.full((len(layers), columns), math.nan)
     cells = []
     for row, layer in enumerate(layers):
         table[row, layer.heads] = layer.share
-        cells += [_entropy_cell(layer, index, row) for index in range(len(layer.heads))]
+        for index in range(len(layer.heads)):
+            cells.append(_entropy_cell(layer, index, row))
     panel = Panel(
         [Heat(table, missing=ZERO_COLOUR, stretched=True), *cells],
         x_names=[f"head {head}" for head in range(columns)],
@@ -174,8 +193,14 @@ def _entropy_page(layers: list[LayerAttention]) -> Page:
 
 
 def _entropy_cell(layer: LayerAttention, index: int, row: int) -> Mark:
-    nats, share = float(layer.entropy[index]), float(layer.share[index])
-    content = "none" if math.isnan(nats) else f"{nats:.2f}"
-    if not math.isnan(nats) and not math.isnan(share):
-        content += f"  {share:.0%}"
-    return text(layer.heads[index], row, content, colour="white" if share < 0.55 else INK)
+    """Return the text in the cell of one head."""
+    nats = float(layer.entropy[index])
+    share = float(layer.share[index])
+    if math.isnan(nats):
+        content = "none"
+    elif math.isnan(share):
+        content = f"{nats:.2f}"
+    else:
+        content = f"{nats:.2f}  {share:.0%}"
+    colour = "white" if share < 0.55 else INK  # the cell of a small share is dark
+    return text(layer.heads[index], row, content, colour=colour)

@@ -35,7 +35,8 @@ OPTIONS = ("layers", "heads", "vocabulary")
 COUNTED = 64  # validation samples in which the most frequent tokens are counted
 _HEADS = 24  # of a page
 _PAGE_COLUMNS = 6
-_QK_COLOUR, _OV_COLOUR = "#0072b2", "#d55e00"
+_QK_COLOUR = "#0072b2"
+_OV_COLOUR = "#d55e00"
 _TITLES = {
     "qk": "QK between tokens: how much a query (row) attends to a key (column)",
     "ov": "OV between tokens: what attending to a token (column) adds to the logit of another (row)",
@@ -47,8 +48,10 @@ def inspect(loaded: Loaded, options: Options) -> InspectionResult:
     embeds_tokens = getattr(getattr(loaded.model, "embedder", None), "table", None) is not None
     if options.vocabulary is not None and not embeds_tokens:
         raise UserError("vocabulary: the model does not embed tokens, so it has no token circuits")
-    counted = COUNTED if embeds_tokens and options.vocabulary is None else 1
-    samples = load_samples(loaded, Options(samples=counted))
+    num_samples = 1  # to find the norms before each mixer
+    if embeds_tokens and options.vocabulary is None:
+        num_samples = COUNTED
+    samples = load_samples(loaded, Options(samples=num_samples))
     heads = head_circuits(loaded.model, samples[0].batch, layers=options.layers, heads=options.heads)
     tables = token_tables(loaded.model, heads)
     has_tokens = any(table.embedding is not None for table in tables)
@@ -68,8 +71,7 @@ def inspect(loaded: Loaded, options: Options) -> InspectionResult:
         names = [token_text(loaded, token_id) for token_id in token_ids]
         numbers |= {"symbols": token_ids, "names": names}
         pairs = list(zip(heads, tables, strict=True))
-        for which, circuit in (("qk", qk_circuit), ("ov", ov_circuit)):
-            needed = "embedding" if which == "qk" else "unembedding"
+        for which, circuit, needed in (("qk", qk_circuit, "embedding"), ("ov", ov_circuit, "unembedding")):
             selected = [(head, table) for head, table in pairs if getattr(table, needed) is not None]
             if not selected:
                 continue
@@ -148,7 +150,7 @@ def spectrum_pages(heads: Sequence[HeadCircuits], spectra: Sequence[HeadSpectra]
         "Circuits of each head (norms folded in): singular values of QK and OV, descending; below, the eigenvalues of "
         "OV in the complex plane: those with a positive real part copy"
     )
-    end = max(float(circuit.singular.max()) for head in spectra for circuit in (head.qk, head.ov))
+    end = max(max(float(head.qk.singular.max()), float(head.ov.singular.max())) for head in spectra)
     for part in split_pages(range(len(heads)), _HEADS):
         singular = [_singular(heads[index].name, spectra[index], end) for index in part]
         singular[0].ylabel = "singular value"
@@ -187,9 +189,13 @@ def token_pages(
     tables: Sequence[Tensor], head_names: Sequence[str], tokens: Sequence[str], which: str
 ) -> Iterator[Page]:
     """Yield one panel for each head: a table (S, S) with tokens as rows and columns; zero is white."""
-    many = len(tokens) > 16
-    for part in split_pages(range(len(tables)), 4 if many else 12):
-        columns = min(2 if many else 4, len(part))
+    panels_of_page = 12
+    most_columns = 4
+    if len(tokens) > 16:  # tables with many labels are drawn larger
+        panels_of_page = 4
+        most_columns = 2
+    for part in split_pages(range(len(tables)), panels_of_page):
+        columns = min(most_columns, len(part))
         panels = []
         for index in part:
             heat = signed(tables[index])

@@ -80,14 +80,16 @@ def permuted(model: nn.Module, samples: list[Sample], permute: str) -> Permuted:
     if samples[0].batch.source is not None:
         raise UserError("equivariance: this model reads a source too; use an encoder or a decoder of one sequence")
     model = copy.deepcopy(model).double()  # other kinds of inspection read the model as it was trained
-    schemes = [getattr(model, "position", None), *dict(getattr(model, "positions", {})).values()]  # those of kinds too
-    reads = any(isinstance(scheme, Position) and scheme.acts_on for scheme in schemes)
-    arms = ("with", "without") if reads else ("without",)
+    schemes = [getattr(model, "position", None)]
+    schemes += dict(getattr(model, "positions", {})).values()  # of kinds of layers
+    arms = ["without"]
+    if any(isinstance(scheme, Position) and scheme.acts_on for scheme in schemes):
+        arms = ["with", "without"]
     stages: dict[str, list[PermutedStage]] = {}
     seqs = [_record(model, sample.batch, None)["seq"] for sample in samples]
     orders = [_order(seq, sample, permute) for seq, sample in zip(seqs, samples, strict=True)]
     for arm in arms:
-        squares: dict[str, list[float]] = {}
+        squares: dict[str, list[float]] = {}  # of the difference and of the output, over all samples
         tokens: dict[str, Tensor | None] = {}
         with _positions(model, arm == "with"):
             for sample, order in zip(samples, orders, strict=True):
@@ -99,15 +101,17 @@ def permuted(model: nn.Module, samples: list[Sample], permute: str) -> Permuted:
                     total[1] += float(same.square().sum())
                     if first:
                         tokens[name] = difference.norm(dim=-1) if of_tokens else None
-        stages[arm] = [
-            PermutedStage(name, (of / max(size, 1e-300)) ** 0.5, tokens[name]) for name, (of, size) in squares.items()
-        ]
+        stages[arm] = []
+        for name, (of_difference, of_output) in squares.items():
+            relative = (of_difference / max(of_output, 1e-300)) ** 0.5
+            stages[arm].append(PermutedStage(name, relative, tokens[name]))
     return Permuted(stages, orders[0], seqs[0].grid)
 
 
 def _order(seq: Seq, sample: Sample, permute: str) -> Tensor:
     """Return P as indices (N,): all real tokens in another order; padding keeps its positions."""
-    count, real = len(seq) - seq.num_prefix, real_tokens(seq) - seq.num_prefix
+    count = len(seq) - seq.num_prefix
+    real = real_tokens(seq) - seq.num_prefix
     if permute == "shift":
         moved = torch.arange(real).roll(1)
     else:
@@ -118,22 +122,27 @@ def _order(seq: Seq, sample: Sample, permute: str) -> Tensor:
 
 def _pairs(model: nn.Module, sample: Sample, order: Tensor) -> Iterator[tuple[str, Tensor, Tensor, bool]]:
     """Yield the name of a place, P f(x) and f(P x) of its real tokens, and whether they are tokens (N, D)."""
-    plain, other = _record(model, sample.batch, None), _record(model, sample.batch, order)
+    plain = _record(model, sample.batch, None)
+    other = _record(model, sample.batch, order)
     seq: Seq = plain["seq"]
     skip = seq.num_prefix
     real = real_tokens(seq) - skip
     for name in plain:
         if name in ("stream", "normed") or name.startswith("block."):
             yield name, plain[name][0, skip:][order][:real], other[name][0, skip:][:real], True
-    left, right = plain[PREDICTION][0], other[PREDICTION][0]
-    if left.ndim == 2 and len(left) == len(order):
-        yield PREDICTION, left[order][:real], right[:real], True
-    else:
-        yield PREDICTION, left, right, False
+    prediction = plain[PREDICTION][0]
+    other_prediction = other[PREDICTION][0]
+    if prediction.ndim == 2 and len(prediction) == len(order):
+        yield PREDICTION, prediction[order][:real], other_prediction[:real], True
+    else:  # one for the whole sequence
+        yield PREDICTION, prediction, other_prediction, False
 
 
 def _record(model: Any, batch: Batch, order: Tensor | None) -> Record:
-    """Return the intermediates of a forward pass of one sample with its embedded tokens in this order."""
+    """Return the intermediates of a forward pass of one sample with its embedded tokens in this order.
+
+    Raises UserError for a model with blocks over anything else than its tokens.
+    """
     steps = getattr(model, "steps", None)
     assert steps is not None, "every model of ours names its intermediates"
     batch = batch.map(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
@@ -142,7 +151,7 @@ def _record(model: Any, batch: Batch, order: Tensor | None) -> Record:
         x, seq = output
         if order is None:
             return output
-        if seq.features is not None:
+        if seq.features is not None:  # they belong to the token, the coordinates to its place
             seq.features = seq.features[:, order]
         return x[:, order], seq
 
@@ -190,25 +199,28 @@ def _positions(model: Any, read: bool) -> Iterator[None]:
 
 def pages(result: Permuted, sample: Sample, permute: str) -> Iterator[Page]:
     """Yield equivariance.png, rows with and without positions and a column for each block; first x and P x."""
-    token_stages = {
-        arm: [stage for stage in stages if stage.tokens is not None] for arm, stages in result.stages.items()
-    }
+    token_stages = {}
+    for arm, stages in result.stages.items():
+        token_stages[arm] = [stage for stage in stages if stage.tokens is not None]
     grid = _grid(result)
-    height = 0.9 if grid[0] == 1 else None
     pictures = _pictures(result, sample, grid)
     title = f"|f(Px) - Pf(x)| of each token of {sample.name}, P: {_NAMES[permute]}; one scale"
     for part in split_pages(range(len(next(iter(token_stages.values())))), _BLOCKS):
-        shown = {arm: [stages[index] for index in part] for arm, stages in token_stages.items()}
-        tables = [stage.tokens for stages in shown.values() for stage in stages if stage.tokens is not None]
-        end = max(float(torch.cat(tables).max()), 1e-12)
+        end = 1e-12
+        for stages in token_stages.values():
+            for index in part:
+                tokens = stages[index].tokens
+                assert tokens is not None
+                end = max(end, float(tokens.max()))
         rows = []
-        for arm, stages in shown.items():
+        for arm, stages in token_stages.items():
             panels = [Panel([image], name) for name, image in pictures.items()]
-            panels += [_panel(stage, grid, end) for stage in stages]
+            panels += [_panel(stages[index], grid, end) for index in part]
             panels[0].ylabel = f"{arm} positions"
             rows.append(panels)
-        side = panel_side(len(rows[0]), 12)
-        yield Page("equivariance", title, rows, (side, height or side), bar="|f(Px) - Pf(x)|")
+        width = panel_side(len(rows[0]), 12)
+        height = 0.9 if grid[0] == 1 else width  # of a strip of tokens, or a square
+        yield Page("equivariance", title, rows, (width, height), bar="|f(Px) - Pf(x)|")
 
 
 def _grid(result: Permuted) -> tuple[int, int]:
@@ -243,15 +255,19 @@ def inspect(loaded: Loaded, options: Options) -> InspectionResult:
     result = permuted(loaded.model, samples, options.permute)
     rows = []
     for stages in zip(*result.stages.values(), strict=True):
-        values = {f"{arm} positions": _shown(stage) for arm, stage in zip(result.stages, stages, strict=True)}
-        rows.append({"after": stages[0].name.replace(".", " "), **values})
+        row = {"after": stages[0].name.replace(".", " ")}
+        for arm, stage in zip(result.stages, stages, strict=True):
+            row[f"{arm} positions"] = _shown(stage)
+        rows.append(row)
+    numbers: dict[str, object] = {
+        "samples": [sample.index for sample in samples],
+        "permute": options.permute,
+        "order": result.order.tolist(),
+    }
+    for arm, stages_of_arm in result.stages.items():
+        numbers[f"{arm}_positions"] = [_numbers(stage) for stage in stages_of_arm]
     return InspectionResult(
-        numbers={
-            "samples": [sample.index for sample in samples],
-            "permute": options.permute,
-            "order": result.order.tolist(),
-            **{f"{arm}_positions": [_numbers(stage) for stage in stages] for arm, stages in result.stages.items()},
-        },
+        numbers=numbers,
         rows=rows,
         pages=pages(result, samples[0], options.permute),
         summary=f"|f(Px) - Pf(x)| / |f(x)| of {samples_name(samples)}, 0 below {EXACT:g}; {_verdict(result)}",

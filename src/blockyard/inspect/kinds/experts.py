@@ -57,9 +57,10 @@ class LayerLoads(InLayer):
 
 def expert_loads(model: nn.Module, samples: list[Sample], layers: tuple[int, ...] | None = None) -> list[LayerLoads]:
     """Return the loads of the experts in the selected layers. Raises UserError if no layer has experts."""
-    mixers: dict[str, nn.Module] = {
-        path: module for path, module in model.named_modules() if isinstance(module, Experts)
-    }
+    mixers: dict[str, nn.Module] = {}
+    for path, module in model.named_modules():
+        if isinstance(module, Experts):
+            mixers[path] = module
     if not mixers:
         raise UserError("experts: no layer of this model has experts; use a run with channel_mixer=experts")
     paths = select_layers(mixers, layers)
@@ -67,22 +68,25 @@ def expert_loads(model: nn.Module, samples: list[Sample], layers: tuple[int, ...
     scores: dict[str, list[Tensor]] = {path: [] for path in paths}
 
     def keep(path: str, mixer: Experts, x: Tensor, seq: Seq | None = None) -> None:
-        real = None if seq is None else seq.valid
-        _, of_tokens = mixer.scores(x)
-        mask = torch.ones_like(x[..., 0], dtype=torch.bool) if real is None else real
-        chosen[path].append(mixer.choose(of_tokens, real)[mask])  # (n, E)
-        scores[path].append(of_tokens[mask])
+        valid = None if seq is None else seq.valid
+        _, token_scores = mixer.scores(x)
+        choices = mixer.choose(token_scores, valid)
+        if valid is None:
+            valid = torch.ones_like(x[..., 0], dtype=torch.bool)
+        chosen[path].append(choices[valid])  # (n, E)
+        scores[path].append(token_scores[valid])
 
     for sample in samples:
-        hooks = [
-            mixers[path].register_forward_pre_hook(lambda mixer, args, path=path: keep(path, mixer, *args))
-            for path in paths
-        ]
+        hooks = []
+        for path in paths:
+            hook = mixers[path].register_forward_pre_hook(lambda mixer, args, path=path: keep(path, mixer, *args))
+            hooks.append(hook)
         forward_once(model, sample.batch, hooks)
     layer_loads = []
     for path in paths:
         choices = torch.cat(chosen[path])  # (tokens, E)
-        loads, mean_scores = choices.sum(0).float(), torch.cat(scores[path]).mean(0)
+        loads = choices.sum(0).float()
+        mean_scores = torch.cat(scores[path]).mean(0)
         layer_loads.append(LayerLoads(path, loads, mean_scores, len(choices)))
     return layer_loads
 

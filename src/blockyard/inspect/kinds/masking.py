@@ -40,7 +40,9 @@ from blockyard.runs.load import Loaded
 
 OPTIONS = ("layers", "heads", "sample", "samples", "prompt")
 
-RIGHT, AFTER, ZEROED = "right", "after", "zeroed"
+RIGHT = "right"
+AFTER = "after"
+ZEROED = "zeroed"
 WAYS = (RIGHT, AFTER, ZEROED)
 NAMES = {
     RIGHT: "scores of -inf before the softmax",
@@ -78,7 +80,7 @@ def masked_layers(
     results: dict[str, LayerMasks] = {}
     visits = Counter[str]()  # of each layer, over all samples; a looped model calls it several times for one
     for sample in samples:
-        calls = [call for call in maps.attention(model, sample.batch) if _is_masked(call)]
+        calls = list(filter(_is_masked, maps.attention(model, sample.batch)))
         if not calls:
             raise UserError(
                 "masking: no layer of this model is causal softmax attention without a sink, of one map; use a run of "
@@ -96,12 +98,14 @@ def masked_layers(
                     total.leak[rule] += of_sample.leak[rule]
                     total.change[rule] += of_sample.change[rule]
     for layer in results.values():
-        layer.leak = {rule: value / visits[layer.path] for rule, value in layer.leak.items()}
-        layer.change = {rule: value / visits[layer.path] for rule, value in layer.change.items()}
+        for rule in WAYS:
+            layer.leak[rule] /= visits[layer.path]
+            layer.change[rule] /= visits[layer.path]
     return list(results.values())
 
 
 def _is_masked(call: maps.Seen) -> bool:
+    """Return whether a call is causal softmax attention without a sink."""
     rule = call.rule.func if isinstance(call.rule, partial) else call.rule
     return call.causal and rule is reference.weights and not call.sink
 
@@ -118,20 +122,25 @@ def _layer(call: maps.Seen, heads: list[int]) -> LayerMasks:
     # Keys and values of the second half are replaced by those of the first, in turn: any other tokens would do.
     others = torch.arange(k.shape[2], device=k.device)
     others[middle:columns] = torch.arange(columns - middle, device=k.device) % max(1, middle)
-    weights, leaks, change = {}, {}, {}
+    weights = {}
+    leaks = {}
+    leak_means = {}
+    change = {}
     for rule in WAYS:
         w = masked_weights(call, q, k, rule)[:, :, :real, :columns]  # (1, H, N, M)
         y = w @ v[:, :, :columns]
-        moved = masked_weights(call, q, k[:, :, others], rule)[:, :, :real, :columns] @ v[:, :, others][:, :, :columns]
+        w_changed = masked_weights(call, q, k[:, :, others], rule)[:, :, :real, :columns]
+        y_changed = w_changed @ v[:, :, others][:, :, :columns]
         first = slice(0, real // 2)
-        difference = (moved - y)[0, heads, first]
+        difference = (y_changed - y)[0, heads, first]
         change[rule] = float(difference.norm() / y[0, heads, first].norm().clamp_min(1e-300))
         weights[rule] = w[0, heads].mean(0)
         leak = w
         if rule == AFTER:  # later keys count in the sum of the softmax, whatever becomes of their weights
             leak = masked_weights(call, q, k, None)[:, :, :real, :columns]
         leaks[rule] = leak[0, heads].mean(0).masked_fill(~later, 0.0)
-    return LayerMasks(call.layer, weights, leaks, {rule: float(leaks[rule].sum(-1).mean()) for rule in WAYS}, change)
+        leak_means[rule] = float(leaks[rule].sum(-1).mean())
+    return LayerMasks(call.layer, weights, leaks, leak_means, change)
 
 
 def masked_weights(call: maps.Seen, q: Tensor, k: Tensor, rule: str | None) -> Tensor:
@@ -144,7 +153,9 @@ def masked_weights(call: maps.Seen, q: Tensor, k: Tensor, rule: str | None) -> T
     if rule == ZEROED:
         return reference.normalised(raw.masked_fill(~seen & (raw > float("-inf")), 0.0))
     p = reference.normalised(raw)
-    return p if rule is None else p.masked_fill(~seen, 0.0)
+    if rule is None:
+        return p
+    return p.masked_fill(~seen, 0.0)
 
 
 def pages(layers: list[LayerMasks], sample: Sample) -> Iterator[Page]:
@@ -195,10 +206,15 @@ def _numbers(layer: LayerMasks) -> dict[str, object]:
 
 
 def _row(layer: LayerMasks) -> dict[str, str]:
-    leaks = {f"leak, {rule}": _shown(layer.leak[rule]) for rule in WAYS}
-    changes = {f"change, {rule}": _shown(layer.change[rule]) for rule in WAYS}
-    return {"layer": layer.name, **leaks, **changes}
+    cells = {"layer": layer.name}
+    for rule in WAYS:
+        cells[f"leak, {rule}"] = _shown(layer.leak[rule])
+    for rule in WAYS:
+        cells[f"change, {rule}"] = _shown(layer.change[rule])
+    return cells
 
 
 def _shown(value: float) -> str:
-    return "0" if value < 1e-12 else f"{value:.3f}"
+    if value < 1e-12:
+        return "0"
+    return f"{value:.3f}"

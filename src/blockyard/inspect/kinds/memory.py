@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -70,6 +70,17 @@ class Example:
     grid: tuple[int, ...] | None
 
 
+class LayerSequence(NamedTuple):
+    """The sequence of a sample in one layer, without prefix and padding.
+
+    coefficients: (N, E); labels: names of the tokens; grid: their layout
+    """
+
+    coefficients: Tensor
+    labels: list[str]
+    grid: tuple[int, ...] | None
+
+
 @dataclass(frozen=True)
 class ShownKey:
     """A key and its examples, the strongest first."""
@@ -88,19 +99,27 @@ def key_examples(loaded: Loaded, options: Options) -> tuple[list[LayerKeys], lis
     split = splits_of(loaded).train
     count = min(options.train_samples, len(split))
     layers = strongest(loaded.model, _batches(loaded, split, count), options.examples, options.layers)
-    chosen = [(layer, key) for layer in layers for key in _chosen(layer, options.keys)]
-    wanted = {int(number) for layer, key in chosen for number in layer.samples[key]}
-    samples = {number: sample_of(loaded, take(split, torch.tensor([number]), None), number) for number in wanted}
-    by_sample = {number: _sequences(loaded, sample, options.layers) for number, sample in samples.items()}
-    return layers, [_shown(layer, key, samples, by_sample) for layer, key in chosen], count
+    samples: dict[int, Sample] = {}
+    sequences: dict[int, dict[str, LayerSequence]] = {}
+    shown = []
+    for layer in layers:
+        for key in _chosen(layer, options.keys):
+            for number in layer.samples[key].tolist():
+                if number not in samples:  # one sample is often an example of several keys
+                    samples[number] = sample_of(loaded, take(split, torch.tensor([number]), None), number)
+                    sequences[number] = _sequences(loaded, samples[number], options.layers)
+            shown.append(_shown(layer, key, samples, sequences))
+    return layers, shown, count
 
 
 def _batches(loaded: Loaded, split: Split, count: int) -> Iterator[Batch]:
+    """Yield the first samples of a split in batches."""
     for order in torch.arange(count).split(AT_ONCE):
         yield loaded.objective.ready(take(split, order, None))
 
 
 def _chosen(layer: LayerKeys, keys: tuple[int, ...] | None) -> list[int]:
+    """Return the keys of a layer to show; without a choice those with the largest coefficients."""
     if keys is None:
         return layer.coefficients[:, 0].argsort(dim=0, descending=True, stable=True)[:SHOWN].tolist()
     unknown = [key for key in keys if key >= len(layer.coefficients)]
@@ -112,15 +131,13 @@ def _chosen(layer: LayerKeys, keys: tuple[int, ...] | None) -> list[int]:
     return list(keys)
 
 
-def _sequences(
-    loaded: Loaded, sample: Sample, layers: tuple[int, ...] | None
-) -> dict[str, tuple[Tensor, list[str], tuple[int, ...] | None]]:
-    """Return coefficients (N, E), labels and the grid of a sample without prefix and padding, by layer."""
+def _sequences(loaded: Loaded, sample: Sample, layers: tuple[int, ...] | None) -> dict[str, LayerSequence]:
+    """Return the sequence of a sample in each layer."""
     results = {}
     for path, (m, seq) in coefficients(loaded.model, sample.batch, key_mixers(loaded.model, layers)).items():
         real = int(torch.isfinite(m[0, :, 0]).sum())
         labels = token_labels(sample.text_at(path), loaded.model, seq)[seq.num_prefix :][:real]
-        results[path] = (m[0, :real], labels, seq.grid)
+        results[path] = LayerSequence(m[0, :real], labels, seq.grid)
     return results
 
 
@@ -128,29 +145,37 @@ def _shown(
     layer: LayerKeys,
     key: int,
     samples: dict[int, Sample],
-    by_sample: dict[int, dict[str, tuple[Tensor, list[str], tuple[int, ...] | None]]],
+    sequences: dict[int, dict[str, LayerSequence]],
 ) -> ShownKey:
+    """Return a key and its examples from samples and their sequences by layer, both by the sample's number."""
     examples = []
     for number, token in zip(layer.samples[key].tolist(), layer.tokens[key].tolist(), strict=True):
-        m, labels, grid = by_sample[number][layer.path]
-        sample = samples[number]
-        image = sample.source_image if "encoder" in layer.path.split(".") else sample.image
-        if grid is None or len(grid) != 2 or grid[0] * grid[1] != len(m):
-            image = None
+        m, labels, grid = sequences[number][layer.path]
+        image = None
+        if grid is not None and len(grid) == 2 and grid[0] * grid[1] == len(m):
+            sample = samples[number]
+            image = sample.source_image if "encoder" in layer.path.split(".") else sample.image
         examples.append(Example(number, token, m[:, key], labels, image, grid))
     return ShownKey(layer, key, examples)
 
 
 def window(example: Example, before: int, *, causal: bool) -> range:
     """Return the tokens that are shown around an example."""
-    stop = example.token + 1 if causal else example.token + 1 + before
+    stop = example.token + 1
+    if not causal:
+        stop += before
     return range(max(0, example.token - before), min(stop, len(example.labels)))
 
 
 def pages(shown: list[ShownKey], *, causal: bool) -> Iterator[Page]:
     """Yield memory.png: a row of images for each key, or a strip of tokens for each example."""
-    with_images = [key for key in shown if all(example.image is not None for example in key.examples)]
-    others = [key for key in shown if key not in with_images]
+    with_images = []
+    others = []
+    for key in shown:
+        if all(example.image is not None for example in key.examples):
+            with_images.append(key)
+        else:
+            others.append(key)
     for keys in split_pages(with_images, _KEYS):
         rows = [_image_row(key) for key in keys]
         title = "Training patches with the largest coefficient of each key, the strongest first"
@@ -160,11 +185,13 @@ def pages(shown: list[ShownKey], *, causal: bool) -> Iterator[Page]:
 
 
 def _image_row(key: ShownKey) -> list[Panel]:
+    """Return the images of the examples of a key, with a frame around the patch of each."""
     panels = []
     for example in key.examples[:_COLUMNS]:
         assert example.image is not None
         assert example.grid is not None
-        height, width = (side / cells for side, cells in zip(example.image.shape, example.grid, strict=False))
+        height = example.image.shape[0] / example.grid[0]  # of a patch, in pixels
+        width = example.image.shape[1] / example.grid[1]
         row, column = divmod(example.token, example.grid[1])
         frame = box(row * height, column * width, height, width, line=1.5)
         title = f"{float(example.coefficients[example.token]):.3g}"
@@ -174,16 +201,19 @@ def _image_row(key: ShownKey) -> list[Panel]:
 
 
 def _strip_page(keys: Sequence[ShownKey], causal: bool) -> Page:
-    examples = [example for key in keys for example in key.examples]
-    windows = [window(example, BEFORE, causal=causal) for example in examples]
-    before = max(example.token - part.start for example, part in zip(examples, windows, strict=True))
-    after = max(part.stop - example.token for example, part in zip(examples, windows, strict=True))
-    coefficients = [
-        example.coefficients[part.start : part.stop] for example, part in zip(examples, windows, strict=True)
-    ]
-    limit = float(torch.cat(coefficients).abs().max()) or 1.0
-    rows = [[_strip(key, before, after, limit, causal)] for key in keys]
-    longest = max(len(example.labels[index]) for example, part in zip(examples, windows, strict=True) for index in part)
+    """Return a strip of tokens for each key; all strips have one scale, and their examples in one column."""
+    before = 0  # tokens in front of the examples
+    after = 0
+    limit = 0.0
+    longest = 0  # characters of a label
+    for key in keys:
+        for example in key.examples:
+            part = window(example, BEFORE, causal=causal)
+            before = max(before, example.token - part.start)
+            after = max(after, part.stop - example.token)
+            limit = max(limit, float(example.coefficients[part.start : part.stop].abs().max()))
+            longest = max(longest, max(len(example.labels[index]) for index in part))
+    rows = [[_strip(key, before, after, limit or 1.0, causal)] for key in keys]
     cell = 0.12 + 0.07 * min(12, longest)
     size = (cell * (before + after) + 1.6, 0.22 * max(len(key.examples) for key in keys) + 0.35)
     title = "Training tokens with the largest coefficient of each key (framed), and the key's coefficient around them"
@@ -200,7 +230,8 @@ def _strip(key: ShownKey, before: int, after: int, limit: float, causal: bool) -
         table[row, first : first + len(part)] = example.coefficients[part.start : part.stop]
         for column, index in enumerate(part, first):
             share = abs(float(example.coefficients[index])) / limit
-            marks.append(text(column, row, printable(example.labels[index]), 6, "white" if share > 0.6 else INK))
+            colour = "white" if share > 0.6 else INK  # the cell of a large share is dark
+            marks.append(text(column, row, printable(example.labels[index]), 6, colour))
         marks.append(box(row, before, line=1.2))
     return Panel(
         [signed(table, limit, stretched=True), *marks],
@@ -294,7 +325,9 @@ def _has_keys(mixer: Any) -> bool:
     if not isinstance(getattr(mixer, "proj_in", None), nn.Module) or not hasattr(mixer, "mix"):
         return False
     keys = getattr(mixer, "keys", None)  # of a memory that first maps the token to a query
-    return bool((mixer.proj_in if keys is None else keys).weight.shape[0] == mixer.proj_out.weight.shape[1])
+    if keys is None:
+        keys = mixer.proj_in
+    return bool(keys.weight.shape[0] == mixer.proj_out.weight.shape[1])
 
 
 @torch.no_grad()
@@ -311,10 +344,9 @@ def coefficients(model: nn.Module, batch: Batch, mixers: dict[str, tuple[str, An
         def keep_facts(_: nn.Module, args: tuple[Any, ...], path: str = path) -> None:
             facts[path] = args[1]
 
-        handles += [
-            mixer.register_forward_pre_hook(keep),
-            model.get_submodule(of_block).register_forward_pre_hook(keep_facts),
-        ]
+        handles.append(mixer.register_forward_pre_hook(keep))
+        # A channel mixer is not given the facts of the sequence, so they are taken from its block.
+        handles.append(model.get_submodule(of_block).register_forward_pre_hook(keep_facts))
     forward_once(model, batch, handles)
     results = {}
     for path, (_, mixer) in mixers.items():
@@ -347,7 +379,10 @@ def strongest(
 
 
 def _merged(old: LayerKeys | None, new: LayerKeys, count: int) -> LayerKeys:
-    parts = [new] if old is None else [old, new]
+    """Return the `count` strongest tokens of each key among old and new ones."""
+    parts = [new]
+    if old is not None:
+        parts = [old, new]
     values = torch.cat([part.coefficients for part in parts], 1)
     order = values.argsort(dim=1, descending=True, stable=True)[:, :count]  # of equal ones the earlier sample
     samples = torch.cat([part.samples for part in parts], 1)

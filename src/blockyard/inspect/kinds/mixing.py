@@ -56,9 +56,11 @@ def pattern(norms: Tensor, grid: tuple[int, ...] | None = None, prefix: int = 0)
         return "all"
     if nonzero.shape[0] != nonzero.shape[1]:
         return _share(nonzero)
-    count, index = len(nonzero), torch.arange(len(nonzero))
+    count = len(nonzero)
+    index = torch.arange(count)
     distance = index[:, None] - index  # (N, N), from an output back to an input
-    back, ahead = int(distance[nonzero].max()), -int(distance[nonzero].min())
+    back = int(distance[nonzero].max())
+    ahead = -int(distance[nonzero].min())
     if torch.equal(nonzero, torch.ones_like(nonzero).tril()):
         return "causal: itself and all previous tokens"
     if torch.equal(nonzero, torch.ones_like(nonzero).tril(-1)):
@@ -72,8 +74,12 @@ def pattern(norms: Tensor, grid: tuple[int, ...] | None = None, prefix: int = 0)
     else:
         extent = "strictly causal"
     if grid is not None and len(grid) == 2 and prefix == 0 and grid[0] * grid[1] == count:
-        rows, columns = ((i[:, None] - i).abs() for i in (index // grid[1], index % grid[1]))  # 2 x (N, N)
-        down, across = int(rows[nonzero].max()), int(columns[nonzero].max())
+        row_index = index // grid[1]
+        column_index = index % grid[1]
+        rows = (row_index[:, None] - row_index).abs()  # (N, N), the distance in rows
+        columns = (column_index[:, None] - column_index).abs()  # (N, N)
+        down = int(rows[nonzero].max())
+        across = int(columns[nonzero].max())
         if down < grid[0] - 1 or across < grid[1] - 1:
             if _has_edge(norms, rows > down, rows == down) and _has_edge(norms, columns > across, columns == across):
                 return f"window of {2 * down + 1} x {2 * across + 1}"
@@ -88,8 +94,9 @@ def pattern(norms: Tensor, grid: tuple[int, ...] | None = None, prefix: int = 0)
             else:
                 reach = ""
             return f"band: {back} before{reach}"
-        after = f" before and {ahead} after" if ahead > 0 else ""
-        return f"{extent}, fading: below 1e-5 beyond {back}{after}"
+        if ahead > 0:
+            return f"{extent}, fading: below 1e-5 beyond {back} before and {ahead} after"
+        return f"{extent}, fading: below 1e-5 beyond {back}"
     if ahead <= 0:
         hidden = (~nonzero[distance >= -ahead]).float().mean()
         return f"{extent}, below 1e-5 in {float(hidden):.0%} of its pairs"
@@ -98,8 +105,10 @@ def pattern(norms: Tensor, grid: tuple[int, ...] | None = None, prefix: int = 0)
 
 def _has_edge(norms: Tensor, beyond: Tensor, edge: Tensor) -> bool:
     """Return whether entries `beyond` are zero, or entries at the `edge`, just inside of it, are large."""
-    outside, inside = norms[beyond], norms[edge]
-    return not outside.numel() or bool(outside.max() <= ZERO) or bool(inside.max() >= EDGE)
+    outside = norms[beyond]
+    if not outside.numel() or outside.max() <= ZERO:
+        return True
+    return bool(norms[edge].max() >= EDGE)
 
 
 def _share(nonzero: Tensor) -> str:
@@ -179,19 +188,25 @@ def _layer(
     call: RecordedCall,
     estimates: list[tuple[Tensor, float, int]],
 ) -> LayerMixing:
+    """Return the mixing of one layer from the estimates of each sample: norms, standard error and probes."""
     # Sequences of different lengths are compared on their common beginning.
     rows = min(len(norms) for norms, _, _ in estimates)
     columns = min(norms.shape[1] for norms, _, _ in estimates)
     tables = torch.stack([norms[:rows, :columns] for norms, _, _ in estimates])  # (samples, N, M)
     mean = tables.mean(0)
     deviation = (tables - mean).square().sum((1, 2)).mean().sqrt() / mean.norm().clamp_min(1e-30)
-    text = [] if sample is None else sample.text_at(path)
-    memory_text = [] if sample is None else sample.memory_text
+    text: list[str] = []
+    input_text: list[str] = []
+    if sample is not None:
+        text = sample.text_at(path)
+        input_text = sample.memory_text if call.reads_memory else text
     mixer = next(part for part in module.modules() if isinstance(part, TokenMixer))  # the module itself, or in a block
     name = type(mixer).__name__
+    if mixer is not module:
+        name = f"{type(module).__name__}({name})"
     return LayerMixing(
         path=path,
-        mixer=name if mixer is module else f"{type(module).__name__}({name})",
+        mixer=name,
         norms=mean,
         variation=float(deviation) if len(estimates) > 1 else None,
         probes=estimates[0][2],
@@ -200,7 +215,7 @@ def _layer(
         prefix=call.seq.num_prefix,
         grid=call.seq.grid,
         rows=token_labels(text, model, call.seq)[:rows],
-        columns=token_labels(memory_text if call.reads_memory else text, model, call.input_seq)[:columns],
+        columns=token_labels(input_text, model, call.input_seq)[:columns],
     )
 
 
@@ -258,7 +273,8 @@ def merge_neighbours(norms: Tensor, side: int) -> Tensor:
     """Return norms of at most `side` rows and columns, of merged blocks of the Jacobian."""
     if max(norms.shape) <= side:
         return norms
-    rows, columns = parts(norms.shape[0], side, norms), parts(norms.shape[1], side, norms)
+    rows = parts(norms.shape[0], side, norms)
+    columns = parts(norms.shape[1], side, norms)
     # The square of a block's Frobenius norm is the sum over its parts.
     return (rows @ norms.square() @ columns.T).sqrt()
 
@@ -285,7 +301,8 @@ def inspect(loaded: Loaded, options: Options) -> InspectionResult:
 
 def layer_pattern(layer: LayerMixing) -> str:
     """Return the name of a layer's pattern; the grid applies to its own sequence only, not to a memory."""
-    return pattern(layer.norms, None if layer.memory else layer.grid, layer.prefix)
+    grid = None if layer.memory else layer.grid
+    return pattern(layer.norms, grid, layer.prefix)
 
 
 def _method(layers: list[LayerMixing]) -> str:
@@ -315,22 +332,24 @@ def _numbers(layer: LayerMixing) -> dict[str, object]:
 
 
 def _row(layer: LayerMixing) -> dict[str, str]:
-    return {
+    power = layer.norms.square()
+    cells = {
         "layer": layer.name,
         "mixer": layer.mixer,
         "reads from": layer_pattern(layer),
-        "gain": f"{float(layer.norms.square().mean(0).sum().sqrt()):.3g}",
-        "from itself": "" if layer.memory else f"{_diagonal_share(layer.norms):.0%}",
+        "gain": f"{float(power.mean(0).sum().sqrt()):.3g}",
+        "from itself": "",
         "rank": f"{rank(layer.norms)} ({effective_rank(torch.linalg.svdvals(layer.norms)):.1f})",
-        "varies between samples": "" if layer.variation is None else f"{layer.variation:.1%}",
+        "varies between samples": "",
     }
+    if not layer.memory:
+        share = float(power.diagonal().sum() / power.sum().clamp_min(1e-30))
+        cells["from itself"] = f"{share:.0%}"
+    if layer.variation is not None:
+        cells["varies between samples"] = f"{layer.variation:.1%}"
+    return cells
 
 
 def rank(norms: Tensor) -> int:
     """Return the number of singular values of a matrix above a thousandth of the largest."""
     return int(torch.linalg.matrix_rank(norms, rtol=1e-3))
-
-
-def _diagonal_share(norms: Tensor) -> float:
-    power = norms.square()
-    return float(power.diagonal().sum() / power.sum().clamp_min(1e-30))
