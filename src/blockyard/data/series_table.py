@@ -286,14 +286,14 @@ class SeriesTable(LoadedData):
             index = self.kept(2, len(test_target), test_target)
             parts.append(self._part(test, index, test_target, mean, std))
         contents: list[Tensor] = []
-        for part in parts:
-            contents += [part.values, part.lengths, part.target]
+        for series in parts:
+            contents += [series.values, series.lengths, series.target]
         self._fingerprint = sha256(contents)
         classes = len(self.class_names)
         variable = len(set(self._lengths)) > 1
         splits = []
-        for part in parts:
-            splits.append(LabelledSeriesSplit(part, parts[0], classes, variable=variable, scale=(mean, std)))
+        for series in parts:
+            splits.append(LabelledSeriesSplit(series, parts[0], classes, variable=variable, scale=(mean, std)))
         return Splits(*splits)
 
     def _part(self, records: Records, index: Tensor, target: Tensor, mean: Tensor, std: Tensor) -> Series:
