@@ -1,4 +1,4 @@
-"""Coloured handwritten digits in the cells of a canvas, and what can be said of them.
+"""Coloured handwritten digits in the cells of a canvas, shared by the data sets `canvas_*`.
 
 Each digit lies in a cell of its own, of 3 x 3, and is red, green or blue.
 """
@@ -31,9 +31,10 @@ SHAPE = (len(COLOURS), ACROSS * SIDE, ACROSS * SIDE)
 
 
 class Scenes(NamedTuple):
-    """Canvases in numbers: the digits of each, in the order in which their cells are drawn.
+    """The contents of canvases as numbers. The digits of a canvas are in the order in which their cells were drawn.
 
-    number: (B,) int64, of digits; cell, digit, colour: (B, most) int64, of which the first `number` are on the canvas
+    number: (B,) int64, digits on each canvas
+    cell, digit, colour: (B, most) int64; only the first `number` of a row are on the canvas
     image: (B, most) int64, the index of each digit's image
     """
 
@@ -59,7 +60,8 @@ class SceneSource:
     def draw(self, order: Tensor, key: int) -> Scenes:
         """Return the scenes of the samples `order` (B,) under a key, the same however a batch is cut."""
         least, most = self.counts
-        draws = uniform(key, order, 1 + CELLS + 2 * most).T  # (B, ...)
+        # Drawn for `most` digits on each canvas; `present` masks the rest.
+        draws = uniform(key, order, 1 + CELLS + 2 * most).T  # (B, 1 + CELLS + 2 most)
         count = least + (draws[:, 0] * (most - least + 1)).long()  # (B,)
         cell = draws[:, 1 : 1 + CELLS].topk(most, 1).indices  # (B, most), different ones
         chosen, colour = draws[:, 1 + CELLS :].reshape(len(order), 2, most).unbind(1)
@@ -72,12 +74,15 @@ class SceneSource:
 
     def levels(self, scenes: Scenes) -> Tensor:
         """Return the canvases in gray levels of the digits, float32 (B, 3, 24, 24) from 0 to 16."""
+        # Absent digits are added as zeros.
         pixels = self.digits.images[scenes.image, 0].float() * scenes.present[..., None, None]  # (B, most, 8, 8)
         edge = torch.arange(SIDE)
-        top, left = scenes.cell // ACROSS * SIDE, scenes.cell % ACROSS * SIDE  # (B, most)
-        rows, cols = (top[..., None] + edge)[..., :, None], (left[..., None] + edge)[..., None, :]
+        top = scenes.cell // ACROSS * SIDE  # (B, most)
+        left = scenes.cell % ACROSS * SIDE  # (B, most)
+        rows = (top[..., None] + edge)[..., :, None]  # (B, most, 8, 1)
+        columns = (left[..., None] + edge)[..., None, :]  # (B, most, 1, 8)
         width = ACROSS * SIDE
-        index = ((scenes.colour[..., None, None] * width + rows) * width + cols).flatten(1)  # (B, most * 64)
+        index = ((scenes.colour[..., None, None] * width + rows) * width + columns).flatten(1)  # (B, most * 64)
         blank = torch.zeros(len(pixels), len(COLOURS) * width * width)
         return blank.scatter_add(1, index, pixels.flatten(1)).view(-1, *SHAPE)
 
@@ -110,12 +115,14 @@ class CanvasData(LoadedData):
         """Return the source of canvases of each split. No two splits share an image of a digit."""
         rest, test = Digits(test_fraction=self.test_fraction, split_seed=self.split_seed).read()
         kept, held_out = stratified(rest.target, self.validation_fraction, self.split_seed)
-        splits = [SceneSource(digits, counts) for digits in (rest.select(kept), rest.select(held_out), test)]
+        images = (rest.select(kept), rest.select(held_out), test)
+        splits = [SceneSource(digits, counts) for digits in images]
         contents: list[Tensor] = []
         for split in splits:
             contents += split.digits
         # Two canvases of each split stand for the rule by which all are drawn.
-        contents += [split.paint(split.draw(torch.arange(2), 0)) for split in splits]
+        for split in splits:
+            contents.append(split.paint(split.draw(torch.arange(2), 0)))
         self._fingerprint = sha256(contents)
         return splits
 

@@ -55,14 +55,17 @@ class AssociativeRecall(SyntheticTask):
 
     def generate(self, random: SampleRandom) -> TaskBatch:
         """Generate the pairs, then queries between fillers."""
-        half, pairs, front = self.symbols // 2, self.pairs, 2 * self.pairs
+        half = self.symbols // 2
+        pairs = self.pairs
+        front = 2 * pairs  # tokens of the pairs
         keys = random.distinct("keys", pairs, half)  # (n, P)
         values = half + random.integers("values", pairs, self.symbols - half)  # (n, P)
         inputs = random.integers("fillers", self.length, self.symbols)  # (n, N)
         # A filler equal to one of the sequence's keys would be a query, or a pair, that the rule does not cover.
         is_key = (inputs[:, :, None] == keys[:, None, :]).any(2)
         inputs = torch.where(is_key, half + inputs % (self.symbols - half), inputs)
-        inputs[:, 0:front:2], inputs[:, 1:front:2] = keys, values
+        inputs[:, 0:front:2] = keys
+        inputs[:, 1:front:2] = values
         # Gaps drawn without replacement by their weights: the largest of log weight + Gumbel noise.
         gaps = (self.length - front) // 2
         weights = torch.arange(1, gaps + 1, dtype=torch.float64).log() * (self.power - 1)

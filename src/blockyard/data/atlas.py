@@ -8,8 +8,8 @@ Reference: networkx.graph_atlas_g
     spanning_trees   logarithm of one plus their number (Kirchhoff's theorem)
     planar           whether the graph can be drawn without crossings, a class
 
-Nodes carry nothing, so a model knows a graph only by what its positions tell of pairs of nodes. Included in networkx,
-which torch requires; needs no network.
+Nodes carry nothing, so a model knows a graph only by the facts of pairs of nodes that its positions use. Included in
+networkx, which torch requires; needs no network.
 """
 
 from __future__ import annotations
@@ -54,28 +54,32 @@ class Atlas(GraphData):
         check_fractions(self.validation_fraction, self.test_fraction)
 
     def size(self) -> tuple[int, int]:
-        """Seven nodes without columns."""
+        """Return seven nodes without columns."""
         return 7, 0
 
     def targets(self) -> int | None:
-        """Return one value, or a class."""
+        """Return 1, one real value per graph, or None for a class."""
         return None if self.property == "planar" else 1
 
     def read(self) -> GraphParts:
         """Read the list that comes with networkx, and compute the property of each graph."""
-        ends = [(count, edges) for count, edges in _read_atlas() if count >= LEAST]
-        graphs = [self._graph(count, edges) for count, edges in ends]
-        order = torch.randperm(len(graphs), generator=torch.Generator().manual_seed(mix("atlas", self.split_seed)))
-        validation, test = (round(share * len(graphs)) for share in (self.validation_fraction, self.test_fraction))
-        cut = order.split([len(graphs) - validation - test, validation, test])
-        return GraphParts(*([graphs[i] for i in part.sort().values.tolist()] for part in cut))
+        graphs = [self._graph(count, ends) for count, ends in _read_atlas() if count >= LEAST]
+        generator = torch.Generator().manual_seed(mix("atlas", self.split_seed))
+        order = torch.randperm(len(graphs), generator=generator)
+        validation = round(self.validation_fraction * len(graphs))
+        test = round(self.test_fraction * len(graphs))
+        parts = []
+        for indices in order.split([len(graphs) - validation - test, validation, test]):
+            parts.append([graphs[index] for index in indices.sort().values.tolist()])
+        return GraphParts(*parts)
 
     def _graph(self, count: int, ends: np.ndarray) -> Graph:
         laplacian = np.zeros((count, count))
         for i, j in ends:
             laplacian[[i, j], [i, j]] += 1
             laplacian[[i, j], [j, i]] -= 1
-        nodes, edges = np.zeros((count, 0), dtype=np.int64), np.zeros((len(ends), 1), dtype=np.int64)
+        nodes = np.zeros((count, 0), dtype=np.int64)
+        edges = np.zeros((len(ends), 1), dtype=np.int64)
         if self.property == "planar":
             return Graph(nodes, ends, edges, int(_planar(count, ends)))
         return Graph(nodes, ends, edges, [_value(self.property, laplacian)])
@@ -84,9 +88,13 @@ class Atlas(GraphData):
 def _value(name: str, laplacian: np.ndarray) -> float:
     """Return a property of the graph with this Laplacian (N, N)."""
     if name == "connectivity":
+        # Of a graph in several parts the eigenvalue is 0, which rounding may bring below 0.
         return max(0.0, float(np.linalg.eigvalsh(laplacian)[1]))
     if name == "spanning_trees":
-        return math.log1p(max(0, round(float(np.linalg.det(laplacian[1:, 1:])))))
+        # Kirchhoff's theorem: any cofactor of the Laplacian is the number of spanning trees, a whole number.
+        trees = round(float(np.linalg.det(laplacian[1:, 1:])))
+        return math.log1p(max(0, trees))
+    # Each triangle is six closed walks of three edges: from three nodes, in two directions.
     adjacency = np.diag(np.diag(laplacian)) - laplacian
     return float(np.trace(adjacency @ adjacency @ adjacency)) / 6
 

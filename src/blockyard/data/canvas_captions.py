@@ -44,7 +44,10 @@ class CaptionSplit:
         *,
         blank: bool,
     ) -> None:
-        self.scenes, self.tokenizer, self.ends, self.samples = scenes, tokenizer, ends, samples
+        self.scenes = scenes
+        self.tokenizer = tokenizer
+        self.ends = ends
+        self.samples = samples
         self.blank = blank
         self._encoded: dict[str, list[int]] = {}
 
@@ -56,7 +59,9 @@ class CaptionSplit:
         scenes = self.scenes.draw(order, 0 if key is None else key)
         inputs, lengths = self.sequences(captions(scenes)).take(torch.arange(len(order)))
         source = self.scenes.paint(scenes)
-        return Batch(inputs, lengths=lengths, source=torch.zeros_like(source) if self.blank else source)
+        if self.blank:
+            source = torch.zeros_like(source)
+        return Batch(inputs, lengths=lengths, source=source)
 
     def sequences(self, texts: list[str]) -> Ragged:
         """Return captions as token ids with start and end token."""
@@ -73,18 +78,21 @@ class CaptionSplit:
 
 
 def captions(scenes: Scenes) -> list[str]:
-    """Return the caption of each scene, digits by column and then by row."""
-    column, row = scenes.cell % ACROSS, scenes.cell // ACROSS
+    """Return the caption of each scene, with its digits by column and then by row."""
+    column = scenes.cell % ACROSS  # (B, most)
+    row = scenes.cell // ACROSS  # (B, most)
+    # Absent digits come last, behind all cells.
     order = (column * ACROSS + row).masked_fill(~scenes.present, CELLS).argsort(1)  # (B, most)
-    table = torch.stack([facts.gather(1, order) for facts in (scenes.colour, scenes.digit, column)], -1)  # (B, most, 3)
-    return [
-        caption([(COLOURS[colour], digit, column) for colour, digit, column in digits[:count]])
-        for digits, count in zip(table.tolist(), scenes.number.tolist(), strict=True)
-    ]
+    table = torch.stack([scenes.colour, scenes.digit, column], -1)  # (B, most, 3)
+    table = table.gather(1, order[..., None].expand(-1, -1, 3))
+    texts = []
+    for digits, count in zip(table.tolist(), scenes.number.tolist(), strict=True):
+        texts.append(caption([(COLOURS[colour], digit, column) for colour, digit, column in digits[:count]]))
+    return texts
 
 
 def caption(digits: Sequence[tuple[str, int, int]]) -> str:
-    """Return the caption of digits in their order: the colour, the digit and the column of each."""
+    """Return the caption of digits in the given order. digits: (colour, digit, column) of each."""
     parts = []
     for number, (colour, digit, column) in enumerate(digits):
         if number:
@@ -115,24 +123,16 @@ class CanvasCaptions(CanvasData):
         """Compose the captions that the tokenizer is fitted on, unless its state was loaded."""
         if not isinstance(tokenizer, TextTokenizer):
             raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
-        train, *rest = self.scenes((self.digits, self.digits))
+        scenes = self.scenes((self.digits, self.digits))
+        sizes = (self.samples, self.eval_samples, self.eval_samples)
         if not tokenizer.state():
-            tokenizer.fit(captions(train.draw(torch.arange(FITTED), 0)))
+            tokenizer.fit(captions(scenes[0].draw(torch.arange(FITTED), 0)))
         tokens = tokenizer.spec(self.spec)
         if tokens.start is None or tokens.end is None:
             raise ValueError(f"{type(tokenizer).__name__} has no start and end token; see TokenSpec.start")
-        first = self._split(train, tokenizer, (tokens.start, tokens.end), self.size_of(0, self.samples))
-        others = (
-            self._split(part, tokenizer, first.ends, self.size_of(number, self.eval_samples))
-            for number, part in enumerate(rest, start=1)
-        )
-        return Splits(first, *others)
-
-    def _split(
-        self,
-        scenes: SceneSource,
-        tokenizer: TextTokenizer,
-        ends: tuple[int, int],
-        samples: int,
-    ) -> CaptionSplit:
-        return CaptionSplit(scenes, tokenizer, ends, samples, blank=self.blank)
+        ends = (tokens.start, tokens.end)
+        splits = []
+        for number, (source, samples) in enumerate(zip(scenes, sizes, strict=True)):
+            samples = self.size_of(number, samples)
+            splits.append(CaptionSplit(source, tokenizer, ends, samples, blank=self.blank))
+        return Splits(*splits)

@@ -1,4 +1,4 @@
-"""Canvases to be drawn from captions, `canvas_captions` turned round: "a red 3 left of a blue 7" is the source.
+"""Canvases drawn from captions, the reverse of `canvas_captions`: "a red 3 left of a blue 7" is the source.
 
 Source: Ramesh et al. 2021, Zero-Shot Text-to-Image Generation (arXiv 2102.12092), for the task, on the digits of
     Alpaydin and Kaynak 1998
@@ -9,9 +9,9 @@ Reference: sklearn.datasets.load_digits; sklearn.svm.SVC for the judge
 
 No two splits share a caption or an image of a digit. Canvases of training are composed again in each epoch.
 
-A judge reads what is drawn, cell by cell, and knows no model: the colour of a cell is the channel with most of its ink,
-and a support vector machine, fitted on the training split's images, says which digit it is. Its reading is a caption
-too, so that it can be compared with the one that was asked for:
+A judge reads a drawn canvas cell by cell, and knows no model. The colour of a cell is the channel with most of its ink.
+A support vector machine, fitted on the training split's images, classifies its digit. The reading is a caption too, so
+that it can be compared with the caption of the source:
 
     canvas   . . .      . is blank      reading   "a red 3 left of a blue 7"
              3 . .                      digits    2 of 2 in the right colour
@@ -43,23 +43,23 @@ from blockyard.data.splits.images import LabelledImages
 from blockyard.data.splits.order import mix
 
 FITTED = 2_000  # canvases that a tokenizer learns its codes from
-# The cells of two digits, the first one first: of "left of", and of "above".
+# The cells of two digits in the order of the caption, for "left of" and for "above".
 _CELL_PAIRS = [
     [(a, b) for a, b in product(range(CELLS), repeat=2) if a % ACROSS < b % ACROSS],
     [(a, b) for a, b in product(range(CELLS), repeat=2) if a % ACROSS == b % ACROSS and a < b],
 ]
-# All captions: whether it is "above", and then colour and digit of both.
-_EVERY = torch.tensor([*product(range(2), *[range(len(COLOURS)), range(DIGITS)] * 2)])  # (1800, 5)
+# Each caption as "above" (0 or 1), then the colour and the digit of both.
+_ALL_CAPTIONS = torch.tensor([*product(range(2), *[range(len(COLOURS)), range(DIGITS)] * 2)])  # (1800, 5)
 
 
 class CanvasReader:
     """Reads canvases as captions.
 
-    digits: the labelled images that it learns digits from
+    digits: the labelled images that it is fitted on
     """
 
-    CLEAR = 2 / 3  # the share of the ink of a cell that its colour has at least
-    DRAWN = 1 / 2  # ink of a cell with a digit, over that of the faintest image of a digit
+    CLEAR = 2 / 3  # minimum share of a cell's ink in the channel of its colour
+    DRAWN = 1 / 2  # minimum ink of a cell with a digit, relative to the faintest image of a digit
 
     def __init__(self, digits: LabelledImages) -> None:
         self.digits = digits
@@ -75,18 +75,20 @@ class CanvasReader:
         return self.DRAWN * float(self.digits.images.flatten(1).sum(1).min())
 
     def read(self, canvases: Tensor) -> list[str]:
-        """Return what canvases (n, 3, 24, 24) in gray levels from 0 to 16 show, "nothing" without a digit.
+        """Return the captions of canvases (n, 3, 24, 24) in gray levels from 0 to 16; "nothing" without a digit.
 
-        A cell without a clear colour is called mixed.
+        The colour of a cell without a clear one is "mixed".
         """
         cells = canvases.float().unflatten(3, (-1, SIDE)).unflatten(2, (-1, SIDE))  # (n, 3, rows, 8, columns, 8)
         cells = cells.permute(0, 4, 2, 1, 3, 5).flatten(1, 2)  # (n, 9, 3, 8, 8), column by column
         ink = cells.flatten(3).sum(3)  # (n, 9, 3)
-        total, drawn = ink.sum(2), ink.sum(2) >= self._least  # (n, 9)
+        total = ink.sum(2)  # (n, 9)
+        drawn = total >= self._least  # (n, 9)
         share, colour = (ink / total.clamp_min(1e-6)[..., None]).max(2)  # (n, 9)
         colour = colour.masked_fill(share < self.CLEAR, len(COLOURS))
         digit = torch.zeros_like(colour)
         if bool(drawn.any()):
+            # The classifier knows gray digits, so the channels are added; a mixed cell may exceed the levels.
             shapes = cells.sum(2).clamp_max(LEVELS)[drawn]  # (cells with a digit, 8, 8)
             digit[drawn] = torch.from_numpy(self._model.predict(shapes.flatten(1).numpy()))
         names = (*COLOURS, "mixed")
@@ -99,13 +101,13 @@ class CanvasReader:
 
 
 def digits_in(text: str) -> Counter[str]:
-    """Return the digits with their colours that a caption names, and how often: "red 3"."""
+    """Return the number of each coloured digit, such as "red 3", in a caption."""
     return Counter(re.findall(r"a (\w+ \d)", text))
 
 
 @dataclass(frozen=True, eq=False)
 class CaptionedScenes:
-    """Draws canvases for captions. captions: (n, 5) int64, those of one split."""
+    """Draws canvases for the captions of one split. captions: (n, 5) int64, rows of `_ALL_CAPTIONS`."""
 
     source: SceneSource
     captions: Tensor
@@ -113,19 +115,22 @@ class CaptionedScenes:
     def draw(self, order: Tensor, key: int) -> Scenes:
         """Return the scenes of the samples `order` (B,) under a key, the same however a batch is cut."""
         draws = uniform(key, order, 4)  # (4, B)
-        above, *things = self.captions[(draws[0] * len(self.captions)).long()].T  # (B,) each
-        colour, digit = torch.stack(things[::2], 1), torch.stack(things[1::2], 1)  # (B, 2)
-        cells = [torch.tensor(pairs)[(draws[1] * len(pairs)).long()] for pairs in _CELL_PAIRS]  # (B, 2) each
-        cell = torch.where(above[:, None] == 1, cells[1], cells[0])
+        caption = self.captions[(draws[0] * len(self.captions)).long()]  # (B, 5)
+        above = caption[:, 0]
+        colour = caption[:, 1::2]  # (B, 2)
+        digit = caption[:, 2::2]  # (B, 2)
+        beside, below = (torch.tensor(pairs)[(draws[1] * len(pairs)).long()] for pairs in _CELL_PAIRS)  # (B, 2) each
+        cell = torch.where(above[:, None] == 1, below, beside)
         by_digit, count = self._images
         image = by_digit[digit, (draws[2:].T * count[digit]).long()]  # (B, 2)
         return Scenes(torch.full_like(above, 2), cell, digit, colour, image)
 
     @cached_property
     def _images(self) -> tuple[Tensor, Tensor]:
-        """The images of each digit (10, most), and how many there are (10,)."""
+        """The indices of the images of each digit (10, most), padded, and their number (10,)."""
         indices = [(self.source.digits.target == digit).nonzero()[:, 0] for digit in range(DIGITS)]
-        return torch.nn.utils.rnn.pad_sequence(indices, True), torch.tensor([len(each) for each in indices])
+        counts = torch.tensor(list(map(len, indices)))
+        return torch.nn.utils.rnn.pad_sequence(indices, batch_first=True), counts
 
 
 class CaptionedCanvases:
@@ -152,7 +157,7 @@ class CaptionedCanvases:
 
 
 class DrawingSplit(ImageTokenSplit):
-    """Codes of canvases with the captions that they are drawn for. reader: the judge of what is drawn."""
+    """Codes of canvases with their captions. reader: the judge of drawn canvases."""
 
     images: CaptionedCanvases
 
@@ -164,7 +169,7 @@ class DrawingSplit(ImageTokenSplit):
 
     @cached_property
     def pairs(self) -> list[Pair]:
-        """The caption of each canvas, which is also what is to be read in it."""
+        """The caption of each canvas as the source, and as the reference of its reading."""
         texts = captions(self.images.scenes.draw(torch.arange(len(self)), 0))
         return [(text, text) for text in texts]
 
@@ -173,21 +178,23 @@ class DrawingSplit(ImageTokenSplit):
         return list(self.images.batch(order, None).inputs)
 
     def coded(self, order: Tensor) -> list[Tensor]:
-        """Return the same as their codes have them."""
-        return list(self.tokenizer.decode(self.tokenizer.encode(self.images.batch(order, None).inputs)))
+        """Return the same canvases, encoded and decoded."""
+        codes = self.tokenizer.encode(self.images.batch(order, None).inputs)
+        return list(self.tokenizer.decode(codes))
 
     def read(self, outputs: Sequence[Tensor]) -> list[str]:
-        """Return the caption of what is on each canvas."""
+        """Return the judge's caption of each canvas."""
         return self.reader.read(torch.stack(list(outputs)))
 
     def score(self, readings: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Return `digits`, the share of named digits that are there in their colour.
+        """Return `digits`, the mean share of the digits of a reference that its reading has in their colour.
 
-        Where more digits are there than are named, their number is that of the named ones.
+        A reading of more digits than its reference is divided by its own number of digits.
         """
         shares = []
         for reading, reference in zip(readings, references, strict=True):
             shown, named = digits_in(reading), digits_in(reference)
+            # Otherwise a canvas full of digits would score 1.
             shares.append((shown & named).total() / max(shown.total(), named.total()))
         return {"digits": sum(shares) / len(shares)}
 
@@ -221,11 +228,13 @@ class CanvasDrawings(CanvasData):
             )
         if not isinstance(source, TextTokenizer):
             raise ValueError(f"the captions need a text tokenizer, not {type(source).__name__}")
-        scenes = [CaptionedScenes(*both) for both in zip(self.scenes((2, 2)), self._captions(), strict=True)]
+        scenes = list(map(CaptionedScenes, self.scenes((2, 2)), self._captions()))
         if not source.state():
             source.fit(captions(scenes[0].draw(torch.arange(FITTED), 0)))
         sizes = (self.samples, self.eval_samples, self.eval_samples)
-        parts = [CaptionedCanvases(each, source, self.size_of(n, sizes[n])) for n, each in enumerate(scenes)]
+        parts = []
+        for number, (drawn, size) in enumerate(zip(scenes, sizes, strict=True)):
+            parts.append(CaptionedCanvases(drawn, source, self.size_of(number, size)))
         fitted = scenes[0].source.levels(scenes[0].draw(torch.arange(FITTED), 0)).to(torch.uint8)
         reader = CanvasReader(scenes[0].source.digits)
         return token_splits(parts, tokenizer, fitted, self.spec, partial(DrawingSplit, reader=reader))
@@ -233,7 +242,7 @@ class CanvasDrawings(CanvasData):
     def _captions(self) -> list[Tensor]:
         """The captions of the training, validation and test split, each (n, 5)."""
         generator = torch.Generator().manual_seed(mix("captions of drawings", self.split_seed))
-        order = torch.randperm(len(_EVERY), generator=generator)
-        held_out = round(self.caption_fraction * len(_EVERY))
+        order = torch.randperm(len(_ALL_CAPTIONS), generator=generator)
+        held_out = round(self.caption_fraction * len(_ALL_CAPTIONS))
         test, validation, train = order.split([held_out, held_out, len(order) - 2 * held_out])
-        return [_EVERY[indices] for indices in (train, validation, test)]
+        return [_ALL_CAPTIONS[indices] for indices in (train, validation, test)]

@@ -36,11 +36,12 @@ class CanvasLabels(DigitCanvas):
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Assign the digits to the splits, as `digit_canvas` does."""
-        return Splits(*(LabelledCanvases(split) for split in super().load(tokenizer)))
+        splits = super().load(tokenizer)
+        return Splits(*map(LabelledCanvases, splits))
 
 
 class LabelledCanvases:
-    """A split of canvases whose pixels have classes, with a label for each class instead."""
+    """A split of canvases with classes of pixels, replaced by a label for each class."""
 
     def __init__(self, split: Any) -> None:
         self.split = split
@@ -53,5 +54,5 @@ class LabelledCanvases:
         batch: Batch = self.split.batch(order, key)
         assert isinstance(batch.target, Tensor)
         pixels = batch.target.flatten(1)  # (B, size * size), 0 is background
-        there = torch.zeros(len(pixels), LABELS + 1).scatter_(1, pixels, 1.0)
-        return replace(batch, target=there[:, 1:])
+        shown = torch.zeros(len(pixels), LABELS + 1).scatter_(1, pixels, 1.0)
+        return replace(batch, target=shown[:, 1:])

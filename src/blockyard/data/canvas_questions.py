@@ -9,11 +9,12 @@ Reference: sklearn.datasets.load_digits
              how many are red ?             0        slice count_colour
              what colour is the 7 ?         blue     slice colour
 
-A digit that is there in two colours is not asked for; where all are, the question is how many there are. The canvases
-of a split show only that split's digits. Those of training are composed again in each epoch, with other questions.
+No question asks for the colour of a digit that has two on its canvas. If all digits have, the question asks how many
+there are. The canvases of a split show only that split's digits. Training canvases are composed again in each epoch,
+with other questions.
 
-Of the baselines that are printed beside every run, `counting_alone` has the right numbers, and for the colour of a
-digit that of most digits, whichever is asked for: only a model above it reads the digits.
+The baseline `counting_alone` has the right numbers, and answers every question for a colour with the colour of most
+digits. Only a model above it reads the digits.
 """
 
 from __future__ import annotations
@@ -63,8 +64,12 @@ class QuestionSplit:
         train: QuestionSplit | None,
         colour_share: float | None = None,
     ) -> None:
-        self.scenes, self.questions, self.samples, self.blank, self._train = scenes, questions, samples, blank, train
+        self.scenes = scenes
+        self.questions = questions
+        self.samples = samples
+        self.blank = blank
         self.colour_share = colour_share
+        self._train = train
 
     def __len__(self) -> int:
         return self.samples
@@ -74,20 +79,25 @@ class QuestionSplit:
         scenes, question, answer, kind, _ = self.ask(order, key)
         inputs, lengths = self.questions.take(question)
         source = self.scenes.paint(scenes)
-        source = torch.zeros_like(source) if self.blank else source
+        if self.blank:
+            source = torch.zeros_like(source)
         return Batch(inputs, answer, lengths=lengths, source=source, slice=kind)
 
     def region(self, order: Tensor) -> Tensor:
-        """Return the pixels of the digit whose colour is asked for, (B, 24, 24) bool; none for other questions."""
-        scenes, _, _, kind, place = self.ask(order, None)
+        """Return a mask of the pixels of the digit whose colour is asked for, (B, 24, 24) bool.
+
+        It is empty for other questions.
+        """
+        scenes, _, _, kind, index = self.ask(order, None)
         cells = torch.zeros(len(order), CELLS, dtype=torch.bool)
-        cells.scatter_(1, scenes.cell.gather(1, place), (kind == COLOUR)[:, None])
+        cells.scatter_(1, scenes.cell.gather(1, index), (kind == COLOUR)[:, None])
         return cells.view(-1, ACROSS, ACROSS).repeat_interleave(SIDE, 1).repeat_interleave(SIDE, 2)
 
     def ask(self, order: Tensor, key: int | None) -> tuple[Scenes, Tensor, Tensor, Tensor, Tensor]:
-        """Return the scenes, and for each its question, answer and slice as indices int64 (B,).
+        """Return (scenes, question, answer, slice, index) of the samples `order` (B,).
 
-        The last is the number of the digit in the scene whose colour may be asked for, (B, 1).
+        question, answer, slice: int64 (B,), indices into QUESTIONS, ANSWERS and SLICES
+        index: int64 (B, 1), the digit of the scene whose colour may be asked for
         """
         key = 0 if key is None else key
         scenes = self.scenes.draw(order, key)
@@ -98,14 +108,20 @@ class QuestionSplit:
         clear = present & ~other.any(-1)  # (B, most): digits that have one colour on this canvas
         kind = self._kinds(kind)
         kind = torch.where((kind == COLOUR) & ~clear.any(1), 0, kind)  # (B,)
-        wanted = (choice * len(COLOURS)).long()  # (B,) colour that is counted
-        rank = (choice * clear.sum(1)).long()  # (B,) which of the digits that may be asked for
-        place = ((clear.cumsum(1) == rank[:, None] + 1) & clear).long().argmax(1, keepdim=True)  # (B, 1)
-        digit, colour = scenes.digit.gather(1, place)[:, 0], scenes.colour.gather(1, place)[:, 0]  # (B,)
-        coloured = ((scenes.colour == wanted[:, None]) & present).sum(1)  # (B,)
-        index = torch.stack([torch.zeros_like(wanted), wanted, digit]) + torch.tensor(FIRST)[:, None]  # (3, B)
-        answers = torch.stack([scenes.number, coloured, MOST + 1 + colour])  # (3, B)
-        return scenes, index.gather(0, kind[None])[0], answers.gather(0, kind[None])[0], kind, place
+        # One draw serves both kinds of questions, as a sample has only one of them.
+        counted = (choice * len(COLOURS)).long()  # (B,), the colour of a question of the slice count_colour
+        rank = (choice * clear.sum(1)).long()  # (B,), among the clear digits
+        chosen = (clear.cumsum(1) == rank[:, None] + 1) & clear  # (B, most), true at the clear digit of this rank
+        index = chosen.long().argmax(1, keepdim=True)  # (B, 1)
+        digit = scenes.digit.gather(1, index)[:, 0]  # (B,)
+        colour = scenes.colour.gather(1, index)[:, 0]  # (B,)
+        num_coloured = ((scenes.colour == counted[:, None]) & present).sum(1)  # (B,)
+        # All three kinds are worked out for each sample, and the kind selects one of them.
+        questions = torch.stack([torch.zeros_like(counted), counted, digit]) + torch.tensor(FIRST)[:, None]  # (3, B)
+        answers = torch.stack([scenes.number, num_coloured, MOST + 1 + colour])  # (3, B)
+        question = questions.gather(0, kind[None])[0]  # (B,)
+        answer = answers.gather(0, kind[None])[0]  # (B,)
+        return scenes, question, answer, kind, index
 
     def _kinds(self, draws: Tensor) -> Tensor:
         """Return the slice of each question for draws (B,) in [0, 1)."""
@@ -115,8 +131,9 @@ class QuestionSplit:
         return rest.clamp(max=COLOUR)
 
     def baselines(self) -> Iterator[SimpleModel]:
-        """Yield the most frequent answer, the most frequent one to each question, and counting alone: the right
-        numbers, and for the colour of a digit that of most digits, whichever is asked for.
+        """Yield the most frequent answer, the most frequent answer to each question, and counting alone.
+
+        Counting alone has the right numbers, and answers every question for a colour with the colour of most digits.
         """
         for name in ("majority", "question_alone", "counting_alone"):
             yield SimpleModel(name, partial(self._model, name))
@@ -127,18 +144,19 @@ class QuestionSplit:
     def _answers(self, order: Tensor) -> dict[str, Tensor]:
         """Return the logits (B, V) of each simple model for the samples `order`."""
         counts = self._answer_counts
-        scenes, own, right, kind, _ = self.ask(order, None)
-        each = ((scenes.colour[:, :, None] == torch.arange(len(COLOURS))) & scenes.present[..., None]).sum(1)  # (n, 3)
-        counted = torch.where(kind == COLOUR, MOST + 1 + each.argmax(1), right)  # (n,)
+        scenes, question, answer, kind, _ = self.ask(order, None)
+        coloured = (scenes.colour[:, :, None] == torch.arange(len(COLOURS))) & scenes.present[..., None]  # (B, most, 3)
+        most_frequent = coloured.sum(1).argmax(1)  # (B,)
+        counted = torch.where(kind == COLOUR, MOST + 1 + most_frequent, answer)  # (B,)
         return {
-            "majority": counts.sum(0).log().expand(len(own), -1),
-            "question_alone": (counts + 1e-3).log()[own],
+            "majority": counts.sum(0).log().expand(len(question), -1),
+            "question_alone": (counts + 1e-3).log()[question],  # no answer has a logit of -inf
             "counting_alone": 10.0 * F.one_hot(counted, len(ANSWERS)),
         }
 
     @cached_property
     def _answer_counts(self) -> Tensor:
-        """How often each question has each answer in the training split, (questions, V)."""
+        """The training samples of each question with each answer, (questions, V)."""
         train = self._train or self
         _, question, answer, _, _ = train.ask(torch.arange(len(train)), None)
         return torch.zeros(len(QUESTIONS), len(ANSWERS)).index_put_((question, answer), torch.ones(()), True)
@@ -147,7 +165,8 @@ class QuestionSplit:
     def class_counts(self) -> Tensor:
         """The training samples of each answer, (V,) int64."""
         train = self._train or self
-        return train.ask(torch.arange(len(train)), None)[2].bincount(minlength=len(ANSWERS))
+        _, _, answer, _, _ = train.ask(torch.arange(len(train)), None)
+        return answer.bincount(minlength=len(ANSWERS))
 
 
 @dataclass(kw_only=True, eq=False)
@@ -186,12 +205,16 @@ class CanvasQuestions(CanvasData):
             tokenizer.fit(QUESTIONS)
         questions = Ragged.of([tokenizer.encode(question) for question in QUESTIONS])
         train, *rest = self.scenes((1, MOST))
-        settings = {"blank": self.blank}
         first = QuestionSplit(
-            train, questions, self.size_of(0, self.samples), train=None, colour_share=self.colour_share, **settings
+            train,
+            questions,
+            self.size_of(0, self.samples),
+            blank=self.blank,
+            train=None,
+            colour_share=self.colour_share,
         )
-        others = (
-            QuestionSplit(part, questions, self.size_of(number, self.eval_samples), train=first, **settings)
-            for number, part in enumerate(rest, start=1)
-        )
-        return Splits(first, *others)
+        splits = [first]
+        for number, scenes in enumerate(rest, start=1):
+            samples = self.size_of(number, self.eval_samples)
+            splits.append(QuestionSplit(scenes, questions, samples, blank=self.blank, train=first))
+        return Splits(*splits)

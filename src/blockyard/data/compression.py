@@ -1,9 +1,9 @@
-"""Compression: one vector has to hold a whole sequence, from which every token of it is read off again.
+"""Compression: one vector has to hold a whole sequence, and every token is read off it again.
 
 Source: Poli et al. 2024, Mechanistic Design and Scaling of Hybrid Architectures (MAD, arXiv 2403.17844), section 3.1
 Reference: athms/mad-lab mad/data/instances.py (generate_compression_instance), without its noise
 
-    inputs   6 2 9 4 4 1 !       ! is the compression token, the only one whose vector head=reconstruct reads
+    inputs   6 2 9 4 4 1 !       ! is the compression token; head=reconstruct reads its vector alone
     target   6 2 9 4 4 1
 
 A head that reads each token at its own position would only have to copy it: the task is for head=reconstruct.

@@ -70,8 +70,14 @@ class ContextRecall(SyntheticTask):
             raise ValueError(f"data.updates={self.updates} is more than data.pairs={self.pairs}")
         if self.values < 2:
             raise ValueError(f"data.values={self.values} has no other value for an update; use 2 or more")
-        different = (self.keys // 2 if self.compositional else self.keys) if self.motif == 1 else 4 * self.keys
-        needed = math.isqrt(self.pairs) if self.compositional else self.pairs
+        needed = self.pairs
+        different = self.keys
+        if self.motif > 1:
+            # Keys of several tokens are drawn independently. Samples with equal keys are left out; most must stay.
+            different = 4 * self.keys
+        if self.compositional:
+            needed = math.isqrt(self.pairs)
+            different = self.keys // 2
         if needed > different:
             raise ValueError(f"data.keys={self.keys} has too few different keys for data.pairs={self.pairs}")
         if self._needed > self.length:
@@ -104,13 +110,16 @@ class ContextRecall(SyntheticTask):
 
     def generate(self, random: SampleRandom) -> TaskBatch:
         """Generate the units as columns of one width, some of them empty, and push the empty ones to the left."""
-        samples, size = len(random.order), self._key_size + self.motif
+        samples = len(random.order)
+        size = self._key_size + self.motif
         keys, key_sizes, kept = self._keys(random)  # (n, P, a), (n, P)
-        values = self.keys + random.integers("values", self.pairs * self.motif, self.values).view(
-            samples, -1, self.motif
-        )
+        values = self.keys + random.integers("values", self.pairs * self.motif, self.values)
+        values = values.view(samples, -1, self.motif)  # (n, P, b)
         value_sizes = 1 + random.integers("value sizes", self.pairs, self.motif)  # (n, P)
-        again = random.distinct("updates", self.updates, self.pairs) if self.updates else torch.empty(samples, 0).long()
+        again = torch.empty(samples, 0).long()  # (n, U), the pairs that are updated
+        if self.updates:
+            again = random.distinct("updates", self.updates, self.pairs)
+        # A shift from 1 on, so that the new value differs from the old one.
         shift = 1 + random.integers("shifts", max(1, self.updates), self.values - 1)[:, : self.updates]
         new = _at(values, again)  # (n, U, b)
         new[:, :, 0] = self.keys + (new[:, :, 0] - self.keys + shift) % self.values
@@ -130,20 +139,24 @@ class ContextRecall(SyntheticTask):
         front = _at(torch.cat([noise, units], 1), rank)  # (n, units, size)
         drawn = random.distinct("queries", self.pairs, self.pairs)  # (n, P)
         go = torch.full_like(last, self.vocabulary - 2)
-        sizes = (key_sizes.gather(1, drawn), value_sizes.gather(1, drawn))
-        queries = _joined(_at(keys, drawn), sizes[0], _at(go, drawn), sizes[1])
+        drawn_key_sizes = key_sizes.gather(1, drawn)
+        drawn_value_sizes = value_sizes.gather(1, drawn)
+        queries = _joined(_at(keys, drawn), drawn_key_sizes, _at(go, drawn), drawn_value_sizes)
+        # Targets have the EMPTY slots of their queries, so that both are pushed to the right alike.
         ignored = torch.full_like(keys, Batch.ignore)
-        answers = _joined(_at(ignored, drawn), sizes[0], _at(last, drawn), sizes[1])
+        answers = _joined(_at(ignored, drawn), drawn_key_sizes, _at(last, drawn), drawn_value_sizes)
         inputs = torch.cat([front, queries], 1).flatten(1)
         target = torch.cat([torch.full_like(front, Batch.ignore), answers], 1).flatten(1)
         inputs, target = right_aligned(inputs, target, self.length, self.vocabulary - 1)
         return TaskBatch(inputs, target).select(kept)
 
     def _keys(self, random: SampleRandom) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the keys (n, P, a), how many tokens each has (n, P), and which samples have no key twice (n,)."""
-        samples, everywhere = len(random.order), torch.ones(len(random.order), dtype=torch.bool)
+        """Return the keys (n, P, a), their numbers of tokens (n, P), and a mask of samples without equal keys (n,)."""
+        samples = len(random.order)
+        everywhere = torch.ones(samples, dtype=torch.bool)
         if self.compositional:
-            side, half = math.isqrt(self.pairs), self.keys // 2
+            side = math.isqrt(self.pairs)
+            half = self.keys // 2
             first = random.distinct("first", side, half).repeat_interleave(side, 1)  # (n, P)
             second = half + random.distinct("second", side, self.keys - half).repeat(1, side)
             order = random.distinct("order", self.pairs, self.pairs)
@@ -155,16 +168,17 @@ class ContextRecall(SyntheticTask):
         keys = random.integers("keys", self.pairs * self.motif, self.keys).view(samples, -1, self.motif)
         sizes = 1 + random.integers("key sizes", self.pairs, self.motif)
         shown = torch.where(torch.arange(self.motif) < sizes[:, :, None], keys, EMPTY)
-        same = (shown[:, :, None] == shown[:, None]).all(3).sum((1, 2))  # pairs of equal keys, each with itself too
-        return keys, sizes, same == self.pairs
+        equal = (shown[:, :, None] == shown[:, None]).all(3)  # (n, P, P), each key with itself too
+        return keys, sizes, equal.sum((1, 2)) == self.pairs
 
 
 def _at(units: Tensor, order: Tensor) -> Tensor:
-    """Return the units (n, m, size) that `order` (n, k) names: (n, k, size)."""
+    """Return (n, k, size), the units (n, m, size) at the indices `order` (n, k)."""
     return units.gather(1, order[:, :, None].expand(-1, -1, units.shape[2]))
 
 
 def _joined(keys: Tensor, key_sizes: Tensor, values: Tensor, value_sizes: Tensor) -> Tensor:
     """Return units of a key and a value (n, m, a + b), EMPTY where either has fewer tokens."""
-    parts = ((keys, key_sizes), (values, value_sizes))
-    return torch.cat([part.where(torch.arange(part.shape[2]) < sizes[:, :, None], EMPTY) for part, sizes in parts], 2)
+    keys = keys.where(torch.arange(keys.shape[2]) < key_sizes[:, :, None], EMPTY)
+    values = values.where(torch.arange(values.shape[2]) < value_sizes[:, :, None], EMPTY)
+    return torch.cat([keys, values], 2)

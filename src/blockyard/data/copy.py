@@ -57,7 +57,8 @@ class Copy(SyntheticTask):
         inputs = torch.full((len(tokens), self.length), self.alphabet)
         inputs.scatter_(1, self.positions(random), tokens)
         target = torch.full_like(inputs, Batch.ignore)
-        inputs[:, -self.held :], target[:, -self.held :] = self.alphabet + 1, tokens
+        inputs[:, -self.held :] = self.alphabet + 1
+        target[:, -self.held :] = tokens
         return TaskBatch(inputs, target)
 
     def positions(self, random: SampleRandom) -> torch.Tensor:

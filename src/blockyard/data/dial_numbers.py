@@ -1,4 +1,4 @@
-"""Numbers of a telephone, of which a model writes the sound: data=dial_tones turned round.
+"""Numbers of a telephone as sources of the sound that a model writes: the reverse of data=dial_tones.
 
 Source: ITU-T recommendation Q.23, Technical features of push-button telephone sets, for the frequencies
 Reference: none; the rule is in `dial_tones.play`
@@ -6,9 +6,9 @@ Reference: none; the rule is in `dial_tones.play`
     source   5 8 A
     inputs   START ... END      the codes of its tones, of tokenizer=audio_vq
 
-The numbers of each split are those of data=dial_tones, so that a run of experiment=tones_ctc, which judges what is
-written, has not learned from those of the test split. Lengths of tones and silences are drawn at random and cannot be
-known from the number; nor can the noise, which is softer here, because codes of it are of no use.
+Each split has the same numbers as in data=dial_tones, so that a run of experiment=tones_ctc, the judge of written
+sounds, has not learned from the numbers of the test split. Lengths of tones and silences are drawn at random and cannot
+be known from the number. Nor can the noise, which is softer here, because codes of noise are of no use.
 """
 
 from __future__ import annotations

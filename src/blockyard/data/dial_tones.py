@@ -28,8 +28,10 @@ from blockyard.data.splits.recordings import GeneratedRecordings
 KEYS = "123A456B789C*0#D"
 ROWS, COLUMNS = (697.0, 770.0, 852.0, 941.0), (1209.0, 1336.0, 1477.0, 1633.0)  # Hz
 RATE = 8000
-SHORTEST, LONGEST = 3, 8  # keys of a number
-TONE, GAP = (0.060, 0.200), (0.030, 0.130)  # seconds
+SHORTEST = 3  # keys of a number
+LONGEST = 8
+TONE = (0.060, 0.200)  # seconds, from the shortest to the longest
+GAP = (0.030, 0.130)  # seconds of silence
 NOISE = (0.0, 20.0)  # decibels below the tones
 LEVEL = 0.2  # of each of the two tones, of full scale
 Decibels = Annotated[float, Ge(-40), Le(120), Because("16 bits hold no softer noise")]
@@ -60,7 +62,7 @@ class DialTones(GeneratedRecordings):
 
     @property
     def samples_a_second(self) -> int:
-        """That of a telephone."""
+        """The sampling rate of a telephone."""
         return RATE
 
     def draw(self, generator: torch.Generator) -> str:
@@ -74,13 +76,16 @@ class DialTones(GeneratedRecordings):
 
 
 def play(number: str, generator: torch.Generator, noise: tuple[float, float] = NOISE) -> Tensor:
-    """Return the sound of a number, (T,) int16. noise: the least and the most decibels that it is below the tones."""
+    """Return the sound of a number, (T,) int16. noise: minimum and maximum decibels that it is below the tones."""
 
-    def seconds(span: tuple[float, float], count: int) -> list[int]:
-        between = span[0] + (span[1] - span[0]) * torch.rand(count, generator=generator)
-        return (between * RATE).round().int().tolist()
+    def durations(span: tuple[float, float], count: int) -> list[int]:
+        """Return random durations within a span of seconds, in samples."""
+        seconds = span[0] + (span[1] - span[0]) * torch.rand(count, generator=generator)
+        return (seconds * RATE).round().int().tolist()
 
-    tones, gaps = seconds(TONE, len(number)), seconds(GAP, len(number) + 1)
+    # The order of the draws is a part of the data: tones, gaps, the level of the noise, the noise.
+    tones = durations(TONE, len(number))
+    gaps = durations(GAP, len(number) + 1)
     parts = [torch.zeros(gaps[0])]
     for key, length, gap in zip(number, tones, gaps[1:], strict=True):
         parts += [_tone(key)[:length], torch.zeros(gap)]
@@ -92,7 +97,7 @@ def play(number: str, generator: torch.Generator, noise: tuple[float, float] = N
 
 @cache
 def _tone(key: str) -> Tensor:
-    """The pair of tones of a key, as long as the longest."""
+    """Return the pair of tones of a key (T,) at the maximum duration."""
     row, column = divmod(KEYS.index(key), 4)
     time = 2 * math.pi * torch.arange(round(RATE * TONE[1])) / RATE
     return LEVEL * (torch.sin(ROWS[row] * time) + torch.sin(COLUMNS[column] * time))

@@ -56,21 +56,24 @@ class CanvasSplit:
     def compose(self, order: Tensor, key: int) -> tuple[Tensor, Tensor]:
         """Compose gray levels uint8 (B, 1, size, size) and classes (B, size, size)."""
         least, most = self.counts
-        across = self.size // CELL
-        cells, slack = across * across, self.size // across - SIDE + 1
+        across = self.size // CELL  # cells in a row
+        cells = across * across
+        pitch = self.size // across  # side of a cell in pixels
+        slack = pitch - SIDE + 1  # positions of a digit in its cell along one axis
         draws = uniform(key, order, 1 + cells + 3 * most).T  # (B, ...)
         count = least + (draws[:, 0] * (most - least + 1)).long()  # (B,)
         cell = draws[:, 1 : 1 + cells].topk(most, 1).indices  # (B, most), different ones
         digit, down, right = draws[:, 1 + cells :].reshape(len(order), 3, most).unbind(1)
-        sample = (digit * len(self.digits.target)).long()
-        pixels, classes = self.digits.images[sample, 0], self.digits.target[sample] + 1  # (B, most, 8, 8), (B, most)
-        pixels = pixels * (torch.arange(most) < count[:, None])[..., None, None]
-        pitch = slack + SIDE - 1
+        image = (digit * len(self.digits.target)).long()  # (B, most)
+        classes = self.digits.target[image] + 1  # (B, most), 0 is background
+        present = torch.arange(most) < count[:, None]  # (B, most)
+        pixels = self.digits.images[image, 0] * present[..., None, None]  # (B, most, 8, 8)
         top = cell // across * pitch + (down * slack).long()  # (B, most)
         left = cell % across * pitch + (right * slack).long()
         edge = torch.arange(SIDE)
-        rows, cols = (top[..., None] + edge)[..., :, None], (left[..., None] + edge)[..., None, :]
-        index = (rows * self.size + cols).flatten(1)  # (B, most * 64)
+        rows = (top[..., None] + edge)[..., :, None]  # (B, most, 8, 1)
+        columns = (left[..., None] + edge)[..., None, :]  # (B, most, 1, 8)
+        index = (rows * self.size + columns).flatten(1)  # (B, most * 64), no index twice: each digit has its cell
         blank = torch.zeros(len(order), self.size * self.size, dtype=torch.int64)
         canvas = blank.scatter(1, index, pixels.long().flatten(1)).view(-1, 1, self.size, self.size)
         inked = torch.where(pixels >= INK, classes[..., None, None], 0)
@@ -127,15 +130,18 @@ class DigitCanvas(LoadedData):
         rest, test = Digits(test_fraction=self.test_fraction, split_seed=self.split_seed).read()
         kept, held_out = stratified(rest.target, self.validation_fraction, self.split_seed)
         train, validation = rest.select(kept), rest.select(held_out)
-        sizes = [self.size_of(n, count) for n, count in enumerate((self.samples, *[self.eval_samples] * 2))]
-        counts, identity = (self.least_digits, self.digits), Moments(torch.zeros(()), torch.ones(()))
-        unscaled = CanvasSplit(train, identity, self.size, counts, self.samples)
-        moments = Moments.of(unscaled.compose(torch.arange(1000), mix("moments"))[0])
-        splits = [
-            CanvasSplit(digits, moments, self.size, counts, size)
-            for digits, size in zip((train, validation, test), sizes, strict=True)
-        ]
-        # The digits' pixels and classes, split by split, and two canvases of each.
-        canvases = (split.compose(torch.arange(2), 0)[0] for split in splits)
-        self._fingerprint = sha256([*(tensor for split in splits for tensor in split.digits), *canvases])
+        counts = (self.least_digits, self.digits)
+        unscaled = CanvasSplit(train, Moments(torch.zeros(()), torch.ones(())), self.size, counts, self.samples)
+        levels, _ = unscaled.compose(torch.arange(1000), mix("moments"))
+        moments = Moments.of(levels)
+        sizes = (self.samples, self.eval_samples, self.eval_samples)
+        splits = []
+        for number, (digits, samples) in enumerate(zip((train, validation, test), sizes, strict=True)):
+            splits.append(CanvasSplit(digits, moments, self.size, counts, self.size_of(number, samples)))
+        contents: list[Tensor] = []
+        for split in splits:
+            contents += split.digits
+        # Two canvases of each split stand for the rule by which all are composed.
+        contents += [split.compose(torch.arange(2), 0)[0] for split in splits]
+        self._fingerprint = sha256(contents)
         return Splits(*splits)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import io
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -57,8 +57,9 @@ class ImageFolder(Photographs):
         """Class names: the folders under root/train, sorted."""
         train = self._folder("training")
         names = [] if train is None else _classes(train)
-        if strange := [name for name in names if not _is_text(name)]:
-            raise UserError(f"{train}: the class folder {strange[0]!a} has a name that is not UTF-8; rename it")
+        for name in names:
+            if not _is_text(name):
+                raise UserError(f"{train}: the class folder {name!a} has a name that is not UTF-8; rename it")
         return names
 
     @property
@@ -89,13 +90,15 @@ class ImageFolder(Photographs):
         counts = rest.target.bincount(minlength=len(self.names)).tolist()
         warn_of_names(train, dict(zip(self.names, counts, strict=True)))
         listed = {split: self._list(folder) for split, folder in folders.items()}
+        # The test split first: it does not depend on the validation fraction, nor on a folder of validation images.
         for split, share, seed in (
             ("test", self.test_fraction, mix("test", self.split_seed)),
             ("validation", self.validation_fraction, self.split_seed),
         ):
             if split not in listed:
                 kept, held_out = stratified(rest.target, share, seed)
-                rest, listed[split] = rest.select(kept), rest.select(held_out)
+                listed[split] = rest.select(held_out)
+                rest = rest.select(kept)
         refuse_untrained(rest.target, self.names, self._root)
         return rest, listed["validation"], listed["test"]
 
@@ -108,11 +111,12 @@ class ImageFolder(Photographs):
         return [f"{file.relative_to(self._root)} {file.stat().st_size}" for file in files]
 
     def _list(self, folder: Path) -> ImageFiles:
+        """Return the images of the folder of a split, with their classes."""
         names = self.names
-        if unknown := sorted(set(_classes(folder)) - set(names)):
+        unknown = sorted(set(_classes(folder)) - set(names))
+        if unknown:
             raise ValueError(f"{folder} has classes that train/ lacks: {', '.join(unknown)}")
-        below = (file for entry in folder.iterdir() for file in (entry, *entry.rglob("*")) if not file.is_dir())
-        images = data_files(folder, below, SUFFIXES)
+        images = data_files(folder, _files_below(folder), SUFFIXES)
         files = [file for file in images if file.parent != folder]
         if len(files) < len(images):
             log.warning("%s: %d images lie in no folder of a class and are left out", folder, len(images) - len(files))
@@ -129,22 +133,29 @@ class ImageFolder(Photographs):
         """Return the folder of a split, None without one. Raises UserError where several have its names."""
         if not self._root.is_dir():
             return None
-        own = [path for path in sorted(self._root.iterdir()) if path.name.lower() in FOLDERS[split] and path.is_dir()]
-        if len(own) > 1:
-            raise UserError(
-                f"{self._root} has {' and '.join(path.name for path in own)}, all for {split}; keep one of them"
-            )
-        return own[0] if own else None
+        folders = []
+        for path in sorted(self._root.iterdir()):
+            if path.name.lower() in FOLDERS[split] and path.is_dir():
+                folders.append(path)
+        if len(folders) > 1:
+            names = " and ".join(path.name for path in folders)
+            raise UserError(f"{self._root} has {names}, all for {split}; keep one of them")
+        return folders[0] if folders else None
 
     def _folders(self) -> dict[str, Path]:
-        """Return the folder of each split that has one of its own."""
-        folders = {split: folder for split in FOLDERS if (folder := self._folder(split)) is not None}
+        """Return the folders by split, without splits that are held out from the training images."""
+        folders = {}
+        for split in FOLDERS:
+            folder = self._folder(split)
+            if folder is not None:
+                folders[split] = folder
+        # Unlabelled test images, as ImageNet's, are no split.
         if "test" in folders and _without_classes(folders["test"]):
             del folders["test"]
         return folders
 
     def _summary(self, folders: dict[str, Path]) -> str:
-        """Where each split comes from."""
+        """Return the sentence that says where each split comes from."""
         train = folders["training"].name
         texts = [f"{self._root}: training images of {train}/"]
         for split, share in (("validation", self.validation_fraction), ("test", self.test_fraction)):
@@ -158,6 +169,14 @@ class ImageFolder(Photographs):
     @property
     def _root(self) -> Path:
         return Path(os.path.expanduser(self.root))
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Yield all files in `folder` and below, also behind links to class folders, which `rglob` does not follow."""
+    for entry in folder.iterdir():
+        for path in (entry, *entry.rglob("*")):
+            if not path.is_dir():
+                yield path
 
 
 def _classes(folder: Path) -> list[str]:
@@ -175,5 +194,5 @@ def _is_text(name: str) -> bool:
 
 def _without_classes(folder: Path) -> bool:
     """Return whether there are files and no folders in `folder`, as in ImageNet's test part."""
-    kinds = {path.is_dir() for path in folder.iterdir() if not is_hidden(path.name)}
-    return kinds == {False}
+    shown = [path for path in folder.iterdir() if not is_hidden(path.name)]
+    return bool(shown) and not any(path.is_dir() for path in shown)

@@ -1,4 +1,4 @@
-"""In-context regression: pairs of a vector and a number, and a vector whose number follows from the pairs.
+"""In-context regression: pairs of a vector and a number, and a last vector. Its number follows from the pairs.
 
 Source: Garg et al. 2022, What Can Transformers Learn In-Context? A Case Study of Simple Function Classes
     (arXiv 2208.01066), section 3
@@ -14,6 +14,7 @@ not determined; least squares of minimal norm is then the best linear guess, and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -97,13 +98,15 @@ class InContextRegression(LoadedData):
     def _generate(self, part: int, count: int) -> tuple[Tensor, Tensor]:
         """Return inputs and targets of a split."""
         random = SampleRandom(mix(type(self).__name__, self.data_seed, part), torch.arange(count))
-        steps, dim = self.examples + 1, self.dim
+        steps = self.examples + 1
+        dim = self.dim
 
         def normals(stream: str, *shape: int) -> Tensor:
-            draws = random.uniform(stream, 2 * int(torch.tensor(shape).prod()))
+            draws = random.uniform(stream, 2 * math.prod(shape))  # a normal number takes two uniform ones
             return normal(draws.view(count, *shape, 2))
 
-        x, w = normals("vectors", steps, dim), normals("weights", dim) / dim**0.5
+        x = normals("vectors", steps, dim)  # (n, steps, dim)
+        w = normals("weights", dim) / dim**0.5  # (n, dim)
         y = (x @ w[:, :, None])[:, :, 0]  # (n, steps)
         y = (y + self.noise * normals("noise", steps)) / (1 + self.noise**2) ** 0.5
         shown = torch.cat([y[:, :-1], torch.zeros_like(y[:, :1])], 1)
@@ -113,5 +116,7 @@ class InContextRegression(LoadedData):
 def least_squares(inputs: Tensor) -> Tensor:
     """Return the predictions (B, 1) of least squares of minimal norm, from inputs (B, examples + 1, dim + 1)."""
     pairs = inputs.double()
-    x, y, query = pairs[:, :-1, :-1], pairs[:, :-1, -1:], pairs[:, -1:, :-1]
+    x = pairs[:, :-1, :-1]  # (B, examples, dim)
+    y = pairs[:, :-1, -1:]  # (B, examples, 1)
+    query = pairs[:, -1:, :-1]  # (B, 1, dim)
     return (query @ (torch.linalg.pinv(x) @ y))[:, 0].to(inputs.dtype)

@@ -1,4 +1,4 @@
-"""Induction heads: what followed a special token has to be repeated when that token comes again.
+"""Induction heads: the token behind a special token has to be repeated when the special token comes again.
 
 Source: Olsson et al. 2022, In-context Learning and Induction Heads (arXiv 2209.11895); as a task Dao et al. 2023,
     Hungry Hungry Hippos (arXiv 2212.14052), table 1, and Gu and Dao 2023, Mamba (arXiv 2312.00752), section 4.1.2
@@ -47,7 +47,7 @@ class Induction(SyntheticTask):
         return "!" if token_id == self.alphabet else str(token_id)
 
     def generate(self, random: SampleRandom) -> TaskBatch:
-        """Generate tokens, and put the special one in two places."""
+        """Generate tokens, and put the special one at two positions."""
         inputs = random.integers("tokens", self.length, self.alphabet)  # (n, N)
         position = random.integers("position", 1, self.length - 2)  # (n, 1)
         inputs.scatter_(1, position, self.alphabet)

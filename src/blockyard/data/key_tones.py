@@ -66,15 +66,23 @@ class KeyTones(LoadedData):
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Make the sounds."""
         parts = []
-        counts = [self.size_of(n, count) for n, count in enumerate((self.samples, *[self.eval_samples] * 2))]
+        contents: list[Tensor] = []
+        sizes = (self.samples, self.eval_samples, self.eval_samples)
+        counts = [self.size_of(number, size) for number, size in enumerate(sizes)]
         for name, count in zip(Splits._fields, counts, strict=True):
-            sounds, target = [], []
+            waves = []
+            classes = []
             for number in range(count):
+                # A seed for each sound: fewer samples are the first of more.
                 generator = torch.Generator().manual_seed(mix("key_tones", name, self.data_seed, number))
-                target.append(int(torch.randint(len(KEYS), (), generator=generator)))
-                sounds.append(play(KEYS[target[-1]], generator, NOISE))
-            parts.append((Ragged.of(sounds), torch.tensor(target)))
-        # Not of the samples: the last bit of a sine depends on the machine.
-        self._fingerprint = sha256(part for sounds, target in parts for part in (sounds.lengths, target))
+                key = int(torch.randint(len(KEYS), (), generator=generator))
+                classes.append(key)
+                waves.append(play(KEYS[key], generator, NOISE))
+            sounds = Ragged.of(waves)
+            target = torch.tensor(classes)
+            parts.append((sounds, target))
+            # Not the waves: the last bit of a sine depends on the machine.
+            contents += [sounds.lengths, target]
+        self._fingerprint = sha256(contents)
         class_counts = parts[0][1].bincount(minlength=len(KEYS))
         return Splits(*(KeySplit(*part, class_counts) for part in parts))

@@ -20,7 +20,8 @@ from blockyard.contracts import DataSpec, Length
 from blockyard.data.splits.split import Fraction
 from blockyard.data.splits.synthetic import SampleRandom, SyntheticTask, TaskBatch
 
-DIGITS, OPERATORS = 10, ("MAX", "MIN", "MED", "SM")
+DIGITS = 10
+OPERATORS = ("MAX", "MIN", "MED", "SM")
 CLOSE = DIGITS + len(OPERATORS)
 PAD = CLOSE + 1
 
@@ -86,9 +87,9 @@ class ListOps(SyntheticTask):
         inputs = torch.full_like(digit, PAD)
         level = torch.zeros_like(samples)  # (n,) open lists
         # One level more than may be open: the value of the outermost list is stored as an argument of level 0.
-        stack = torch.zeros(len(samples), self.max_depth + 1, dtype=torch.int64)  # the operator of each open list
-        missing = torch.zeros_like(stack)  # arguments it still needs
-        counts = torch.zeros(len(samples), self.max_depth + 1, DIGITS, dtype=torch.int64)  # its arguments, by value
+        stack = torch.zeros(len(samples), self.max_depth + 1, dtype=torch.int64)  # operator of each open list
+        missing = torch.zeros_like(stack)  # arguments that each open list still needs
+        counts = torch.zeros(len(samples), self.max_depth + 1, DIGITS, dtype=torch.int64)  # arguments by value
         lengths = torch.zeros_like(samples)
         for position in range(self.length):
             active = lengths == 0
@@ -98,17 +99,20 @@ class ListOps(SyntheticTask):
             value = digit[:, position].clone()
             closed = samples[closing]
             value[closed] = evaluate(stack[closed, level[closed]], counts[closed, level[closed]])
-            inputs[:, position] = torch.where(
-                closing, CLOSE, torch.where(opening, DIGITS + operator[:, position], torch.where(plain, value, PAD))
-            )
+            token = torch.where(plain, value, PAD)
+            token = torch.where(opening, DIGITS + operator[:, position], token)
+            inputs[:, position] = torch.where(closing, CLOSE, token)
+            # From here on, a value belongs to list `level`: the value of a closed list to the list around it.
             level = level + opening.long() - closing.long()
-            opened, valued = samples[opening], samples[closing | plain]
+            opened = samples[opening]
+            valued = samples[closing | plain]
             stack[opened, level[opened]] = operator[opened, position]
             missing[opened, level[opened]] = num_args[opened, position]
             counts[opened, level[opened]] = 0
             missing[valued, level[valued]] -= 1
             counts[valued, level[valued], value[valued]] += 1
             lengths[closing & (level == 0)] = position + 1
+        # Sequences that have not closed yet have length 0, and are left out with the short ones.
         return TaskBatch(inputs, counts[:, 0].argmax(1), lengths).select(lengths >= self.least)
 
 
@@ -116,10 +120,13 @@ def evaluate(operator: Tensor, counts: Tensor) -> Tensor:
     """Return the values (n,) of lists from their operators (n,) and their arguments, counted by digit (n, 10)."""
     digits = torch.arange(DIGITS)
     present = counts > 0
-    high, low = (present * digits).amax(1), torch.where(present, digits, DIGITS).amin(1)
+    high = (present * digits).amax(1)
+    low = torch.where(present, digits, DIGITS).amin(1)
     # Doubled, the median is the sum of the two middle arguments, which may be the same one.
-    number, below = counts.sum(1, keepdim=True), counts.cumsum(1)
-    lower, upper = ((below <= (number + shift) // 2).sum(1) for shift in (-1, 0))
+    number = counts.sum(1, keepdim=True)
+    up_to = counts.cumsum(1)  # (n, 10), arguments of at most each digit
+    lower = (up_to <= (number - 1) // 2).sum(1)
+    upper = (up_to <= number // 2).sum(1)
     median = (lower + upper) // 2
     total = (counts * digits).sum(1) % DIGITS
     return torch.stack([high, low, median, total], 1).gather(1, operator[:, None])[:, 0]

@@ -39,7 +39,8 @@ class LongAgreement(SyntheticTask):
     clauses: Length | None = None
 
     def __post_init__(self) -> None:
-        length, fit = self.length, self.length // PERIOD - 1
+        length = self.length
+        fit = length // PERIOD - 1  # units besides the subject's
         if length % PERIOD or length < 2 * PERIOD:
             near = max(2, round(length / PERIOD)) * PERIOD
             raise ValueError(f"data.length={length} must be a multiple of {PERIOD} from {2 * PERIOD}, such as {near}")
@@ -49,9 +50,13 @@ class LongAgreement(SyntheticTask):
     @property
     def vocabulary_words(self) -> list[str]:
         """The word of each token id."""
-        nouns = [form for noun in NOUNS for form in (noun, f"{noun}s")]
-        verbs = [form for verb in VERBS for form in (f"{verb}s", verb)]
-        return [*WORDS, *nouns, *verbs]
+        # The singular before the plural, so that a form is 2 * word + number.
+        words = list(WORDS)
+        for noun in NOUNS:
+            words += [noun, f"{noun}s"]
+        for verb in VERBS:
+            words += [f"{verb}s", verb]
+        return words
 
     def token_name(self, token_id: int) -> str:
         """Return the word."""
@@ -68,12 +73,13 @@ class LongAgreement(SyntheticTask):
         plural = random.integers("numbers", units, 2)  # (n, U)
         nouns = len(WORDS) + 2 * random.integers("nouns", units, len(NOUNS)) + plural
         verbs = len(WORDS) + 2 * len(NOUNS) + 2 * random.integers("verbs", units, len(VERBS)) + plural
-        drawn = random.integers("subject", 1, units - 1)  # (n, 1), the unit that holds the subject
-        subject = drawn if self.clauses is None else torch.full_like(drawn, units - 1 - self.clauses)
+        subject = random.integers("subject", 1, units - 1)  # (n, 1), the unit that holds the subject
+        if self.clauses is not None:
+            subject = torch.full_like(subject, units - 1 - self.clauses)
         unit = torch.arange(units)  # (U,)
         third = torch.where(unit == subject, COMMA, verbs)
         fourth = torch.where(unit == subject, WHO, torch.where(unit < subject, STOP, AND))
-        fourth[:, -1] = COMMA
+        fourth[:, -1] = COMMA  # the verb follows the last comma
         inputs = torch.stack([torch.full_like(nouns, THE), nouns, third, fourth], 2).flatten(1)  # (n, N)
         target = torch.full_like(inputs, Batch.ignore)
         target[:, -1] = IS + plural.gather(1, subject)[:, 0]

@@ -6,7 +6,7 @@ Reference: athms/mad-lab mad/data/instances.py (generate_memorization_instance)
     inputs   k3 ?  k1 ?  k9 ?
     target      v5    v2    v5      the value of k3 is v5 in every sequence
 
-The sequence itself says nothing of the values: a task of channel mixers and of width, not of token mixers.
+The sequence itself tells nothing about the values: a task for channel mixers and width, not for token mixers.
 """
 
 from __future__ import annotations

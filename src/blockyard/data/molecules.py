@@ -1,4 +1,4 @@
-"""Molecules of your own as graphs: atoms are nodes, bonds are edges; real values, a class or labels are predicted.
+"""Molecules of your own as graphs: atoms are nodes, bonds are edges. Real values, a class or labels are predicted.
 
 Source: Wu et al. 2018, MoleculeNet (arXiv 1703.00564), for such sets and their splits
 Reference: rdkit, for molecules that are written as SMILES
@@ -8,9 +8,9 @@ A file *.graphs.jsonl, plain or .gz, has a line of JSON for each molecule:
     {"atoms": [[6, 3, 0], [8, 1, 0]], "bonds": [[0, 1, 2]], "y": [-0.77, null], "split": "train"}
 
 atoms has a list of whole numbers for each atom (codes, such as the atomic number), bonds two atoms and the codes of
-their bond, once or in both directions, y a real value for each task, null where it was not measured. Further keys may
-hold what `values` and `label` name: {"logp": 1.2, "active": 1, "toxic": null}. A table *.csv with a column `smiles` and
-columns of numbers is read with rdkit, the extra `molecules`.
+their bond, once or in both directions, y a real value for each task, null where it was not measured. `values` and
+`label` name further keys: {"logp": 1.2, "active": 1, "toxic": null}. A table *.csv with a column `smiles` and columns
+of numbers is read with rdkit, the extra `molecules`.
 """
 
 from __future__ import annotations
@@ -88,25 +88,27 @@ class Molecules(GraphData):
         return molecules.unavailable() if self._is_table else None
 
     def size(self) -> tuple[int, int]:
-        """Return the most nodes, and the columns of a node as the first line has them."""
+        """Return the maximum number of nodes, and the columns of a node in the first line."""
         return self.max_nodes, self._widths.nodes
 
     def targets(self) -> int | None:
-        """Return the number of values or labels, those of y as the first line has them; None for a class."""
+        """Return the number of values or labels, of y in the first line by default; None for a class."""
+        if isinstance(self.label, tuple):
+            return len(self.label)
         if self.label is not None:
-            return len(self.label) if self.labels else None
+            return None
         if self.values is None or self._is_table:
             return self._widths.targets
         return len(self.values)
 
     @property
     def labels(self) -> bool:
-        """Return whether `label` names several."""
+        """Return whether `label` names several labels."""
         return isinstance(self.label, tuple)
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """The labels, or the classes that the file has, sorted."""
+        """The labels, or the classes of the file, sorted."""
         if self.label is None or isinstance(self.label, tuple):
             return self.label or ()
         return tuple(sorted(set(self._classes.values())))
@@ -121,22 +123,21 @@ class Molecules(GraphData):
 
     @cached_property
     def _widths(self) -> Widths:
-        nothing = Widths(1, 0, 1)  # also of a file that cannot be read: `read` tells why
-        if self._named_targets and not self._is_table:
-            if self.missing() is None:
-                return first_widths(_file(self.path), targets=False) or nothing
-            return nothing
+        unknown = Widths(1, 0, 1)  # also of a file that cannot be read: `read` tells why
         if self.missing() is not None:
-            return nothing
-        if self._is_table:
-            if self.label is not None:
-                return Widths(molecules.NODE_COLUMNS, 2, 1)
-            return Widths(molecules.NODE_COLUMNS, 2, len(molecules.target_columns(_file(self.path), self.values)))
-        return first_widths(_file(self.path)) or nothing
+            return unknown
+        path = _file(self.path)
+        if not self._is_table:
+            return first_widths(path, targets=not self._named_targets) or unknown
+        num_targets = 1
+        if self.label is None:
+            num_targets = len(molecules.target_columns(path, self.values))
+        return Widths(molecules.NODE_COLUMNS, 2, num_targets)
 
     def read(self) -> GraphParts:
         """Read the file and assign each molecule to a split. Raises UserError naming lines that are wrong."""
-        path, connected = _file(self.path), self.disconnected == "refuse"
+        path = _file(self.path)
+        connected = self.disconnected == "refuse"
         if self._named_targets:
             widths = self._widths
             lines = molecules.read_unlabelled(path, widths.nodes, widths.edges, self.max_nodes, connected)
@@ -145,7 +146,7 @@ class Molecules(GraphData):
             lines = molecules.read_smiles(path, self.values, self.max_nodes, connected)
         else:
             lines = read_lines(path, self.max_nodes, connected)
-        keys = [graph_key(line.graph) for line in lines]
+        keys = [graph_key(line.graph) for line in lines]  # equal for equal molecules, however they are numbered
         numbers = self._drawn(keys) if self.split is None else self._named(path, lines)
         parts: tuple[list[Graph], ...] = ([], [], [])
         keys_of: tuple[list[str], ...] = ([], [], [])
@@ -153,21 +154,24 @@ class Molecules(GraphData):
             parts[number].append(line.graph)
             keys_of[number].append(key)
         warn_of_duplicates(self.path, keys_of, "molecules")
-        draw = "use more molecules, or another share of them" if self.split is None else "data.split=null draws splits"
+        if self.split is None:
+            remedy = "use more molecules, or another share of them"
+        else:
+            remedy = "data.split=null draws splits"
         for name, part in zip(Splits._fields, parts, strict=True):
             if not part:
-                raise UserError(f"{path} has no molecule of the {name} split; {draw}")
+                raise UserError(f"{path} has no molecule of the {name} split; {remedy}")
         if isinstance(self.label, str):
             refuse_untrained(torch.tensor([graph.target for graph in parts[0]]), self.class_names, path)
         return GraphParts(*parts)
 
     @property
     def _named_targets(self) -> bool:
-        """Return whether targets are read by their names, and not from y or the columns of numbers."""
+        """Return whether targets are read by their names, not from y or the columns of numbers."""
         return self.label is not None or (self.values is not None and not self._is_table)
 
     def _set_targets(self, path: Path, lines: list[Line]) -> None:
-        """Give each graph the target that its line has. Raises UserError naming the lines without one."""
+        """Set the target of each graph from its line. Raises UserError naming the lines without one."""
         names = (self.label,) if isinstance(self.label, str) else self.label or self.values or ()
         refuse_absent(path, lines, names)
         problems = []
@@ -201,8 +205,10 @@ class Molecules(GraphData):
         count = int(units.max()) + 1
         order = torch.randperm(count, generator=torch.Generator().manual_seed(mix("molecules", self.split_seed)))
         numbers = torch.zeros(count, dtype=torch.long)
-        validation, test = (round(share * count) for share in (self.validation_fraction, self.test_fraction))
-        numbers[order[:validation]], numbers[order[validation : validation + test]] = 1, 2
+        validation = round(self.validation_fraction * count)
+        test = round(self.test_fraction * count)
+        numbers[order[:validation]] = 1
+        numbers[order[validation : validation + test]] = 2
         drawn: list[int] = numbers[units].tolist()
         return drawn
 
@@ -210,11 +216,12 @@ class Molecules(GraphData):
         """Return the split of each line by its name: 0 train, 1 validation, 2 test."""
         assert self.split is not None
         table = None if self.splits is None else _split_table(_file(self.splits), self.split)
-        numbers, problems = [], []
+        numbers = []
+        problems = []
         for line in lines:
             smiles = line.record.get(molecules.SMILES)
             name = line.record.get(self.split) if table is None else table.get(str(smiles))
-            number = split_number(name) if isinstance(name, str) else None
+            number = split_number(name) if isinstance(name, str) else None  # a line of JSON may hold anything
             if number is not None:
                 numbers.append(number)
             elif name is None and table is None:

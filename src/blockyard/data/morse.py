@@ -6,10 +6,10 @@ Reference: none; the rule is in `key`
     K      -.-             a dash sounds for three units and a dot for one; one unit of silence lies within a letter,
            ###.#.###       three between letters
 
-Harder than `dial_tones`: every letter is the same tone, and only how long it sounds tells one from another, at 15 to 25
-words a minute (units of 80 to 48 ms) with hands that are 10 % uneven, 400 to 900 Hz and noise 0 to 20 dB below. A model
-of `experiment=tones_ctc data=morse` still writes nothing but blanks after 2,000 steps of 8 recordings. Made from a
-seed, so it needs no file and no network. No group occurs in two splits.
+Harder than `dial_tones`: every letter is the same tone, and letters differ only in the durations of sounds. The speed
+is 15 to 25 words a minute (units of 80 to 48 ms) by hands that are 10 % uneven, the pitch 400 to 900 Hz, and noise is 0
+to 20 dB below the tone. A model of `experiment=tones_ctc data=morse` still writes nothing but blanks after 2,000 steps
+of 8 recordings. Made from a seed, so it needs no file and no network. No group occurs in two splits.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ CODE = dict(
     )
 )
 RATE = 8000
-SHORTEST, LONGEST = 1, 4  # letters of a group
+SHORTEST = 1  # letters of a group
+LONGEST = 4
 SPEED = (15.0, 25.0)  # words a minute
 UNIT = 1.2  # seconds of a unit at one word a minute: PARIS and the space behind it are 50 units
-UNEVEN = 0.1  # share of its length that a sound or a silence is longer or shorter, at most
+UNEVEN = 0.1  # maximum deviation of a sound or a silence, as a share of its length
 PITCH = (400.0, 900.0)  # Hz
 NOISE = (0.0, 20.0)  # decibels below the tone
 RAMP = 0.005  # seconds in which a tone starts and ends, so that it does not click
@@ -55,14 +56,14 @@ class Morse(GeneratedRecordings):
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Four of the longest letters, at the lowest speed, with the longest silences."""
+        """The samples of four of the longest letters at the lowest speed, with the longest silences, and tokens."""
         letter = max(map(units, CODE))
         longest = UNIT / SPEED[0] * (1 + UNEVEN) * (LONGEST * letter + 3 * (LONGEST + 1))
         return math.ceil(RATE * longest), LONGEST + 1
 
     @property
     def samples_a_second(self) -> int:
-        """That of a telephone."""
+        """The sampling rate of a telephone."""
         return RATE
 
     def draw(self, generator: torch.Generator) -> str:
@@ -77,18 +78,22 @@ class Morse(GeneratedRecordings):
 
 
 def units(letter: str) -> int:
-    """Return how long a letter sounds, its own silences included."""
+    """Return the duration of a letter in units, its inner silences included."""
     code = CODE[letter]
-    return code.count(".") + 3 * code.count("-") + len(code) - 1
+    silences = len(code) - 1
+    return code.count(".") + 3 * code.count("-") + silences
 
 
 def key(group: str, generator: torch.Generator, noise: tuple[float, float] = NOISE) -> Tensor:
-    """Return the sound of a group, (T,) int16. noise: the least and the most decibels that it is below the tone."""
+    """Return the sound of a group, (T,) int16. noise: minimum and maximum decibels that it is below the tone."""
 
     def between(span: tuple[float, float]) -> float:
         return span[0] + (span[1] - span[0]) * float(torch.rand((), generator=generator))
 
-    unit, pitch, decibels = UNIT / between(SPEED), between(PITCH), between(noise)
+    # The order of the draws is a part of the data.
+    unit = UNIT / between(SPEED)  # seconds
+    pitch = between(PITCH)
+    decibels = between(noise)
     parts = []
     for sounds, length in elements(group):
         count = round(RATE * unit * length * between((1 - UNEVEN, 1 + UNEVEN)))
@@ -105,6 +110,7 @@ def elements(group: str) -> list[tuple[bool, int]]:
     parts = [(False, 3)]
     for letter in group:
         for sign in CODE[letter]:
-            parts += [(True, 3 if sign == "-" else 1), (False, 1)]
-        parts[-1] = (False, 3)
+            length = 3 if sign == "-" else 1
+            parts += [(True, length), (False, 1)]
+        parts[-1] = (False, 3)  # behind a letter, in place of the silence within it
     return parts

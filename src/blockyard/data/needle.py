@@ -27,8 +27,11 @@ VERBS = ("sees", "fears", "likes", "knows", "hears", "helps", "calls", "finds")
 NAMES = ("anna", "boris", "clara", "david", "emma", "felix", "greta", "hugo", "irene", "jonas", "karin", "leo")
 WORDS = ("the", ".", "number", "of", "is", "what", "?")
 THE, STOP, NUMBER, OF, IS, WHAT, ASK = range(len(WORDS))
-NOUN, VERB = len(WORDS), len(WORDS) + len(NOUNS)
-NAME, DIGIT = VERB + len(VERBS), VERB + len(VERBS) + len(NAMES)
+# The first token id of each kind of words.
+NOUN = len(WORDS)
+VERB = NOUN + len(NOUNS)
+NAME = VERB + len(VERBS)
+DIGIT = NAME + len(NAMES)
 SENTENCE = 4  # words of a sentence of the haystack
 SLICES = ("first_quarter", "second_quarter", "third_quarter", "last_quarter")
 
@@ -82,28 +85,32 @@ class Needle(SyntheticTask):
 
     def generate(self, random: SampleRandom) -> TaskBatch:
         """Generate sentences and needles as columns of one width, then their order."""
-        samples, size = len(random.order), self._needle
-        text = self.length - self._question
+        samples = len(random.order)
+        size = self._needle
+        text = self.length - self._question  # words in front of the question
         sentences = (text - self.needles * size) // SENTENCE
         hay = torch.full((samples, sentences, size), EMPTY)
-        hay[:, :, 0], hay[:, :, 3] = THE, STOP
+        hay[:, :, 0] = THE
+        hay[:, :, 3] = STOP
         hay[:, :, 1] = NOUN + random.integers("nouns", sentences, len(NOUNS))
         hay[:, :, 2] = VERB + random.integers("verbs", sentences, len(VERBS))
         names = NAME + random.distinct("names", self.needles, len(NAMES))  # (n, K); the first one is asked for
         digits = DIGIT + random.integers("digits", self.needles * self.digits, 10).view(samples, self.needles, -1)
         facts = torch.empty(samples, self.needles, size, dtype=torch.int64)
-        for place, token in enumerate((THE, NUMBER, OF, names, IS)):
-            facts[:, :, place] = torch.as_tensor(token)
-        facts[:, :, 5:-1], facts[:, :, -1] = digits, STOP
-        units = torch.cat([facts, hay], 1)
+        for index, token in enumerate((THE, NUMBER, OF, names, IS)):
+            facts[:, :, index] = torch.as_tensor(token)
+        facts[:, :, 5:-1] = digits
+        facts[:, :, -1] = STOP
+        units = torch.cat([facts, hay], 1)  # (n, units, size)
         order = random.distinct("order", units.shape[1], units.shape[1])  # (n, units)
         sizes = torch.where(order < self.needles, size, SENTENCE)  # (n, units)
         front = units.gather(1, order[:, :, None].expand(-1, -1, size)).flatten(1)
+        # Counted from the end, because units are pushed to the right.
         starts = text - sizes.flip(1).cumsum(1).flip(1)  # (n, units)
-        depth = starts.masked_fill(order != 0, 0).sum(1)  # (n,)
+        depth = starts.masked_fill(order != 0, 0).sum(1)  # (n,), start of unit 0, the needle that is asked for
         question = torch.full((samples, self._question), ASK)
-        for place, token in enumerate((WHAT, IS, THE, NUMBER, OF, names[:, 0])):
-            question[:, place] = torch.as_tensor(token)
+        for index, token in enumerate((WHAT, IS, THE, NUMBER, OF, names[:, 0])):
+            question[:, index] = torch.as_tensor(token)
         inputs = torch.cat([front, question], 1)
         target = torch.full_like(inputs, Batch.ignore)
         target[:, -self.digits :] = digits[:, 0]

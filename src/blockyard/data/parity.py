@@ -12,7 +12,7 @@ Reference: deepmind/neural_networks_chomsky_hierarchy, tasks/regular/parity_chec
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from blockyard.contracts import DataSpec, Length
@@ -42,12 +42,15 @@ class Parity(SyntheticTask):
     @property
     def spec(self) -> DataSpec:
         """One of two classes per sequence, or one of two token ids per position."""
-        classes = 2 if self.ask == "row" else None
-        target = "class" if self.ask == "row" else "symbols"
-        return DataSpec("symbols", (self.length,), target=target, classes=classes, vocabulary=2, resizable=True)
+        spec = DataSpec("symbols", (self.length,), target="symbols", vocabulary=2, resizable=True)
+        if self.ask == "row":
+            return replace(spec, target="class", classes=2)
+        return spec
 
     def generate(self, random: SampleRandom) -> TaskBatch:
         """Generate bits and their sums modulo two."""
         bits = random.integers("bits", self.length, 2)  # (n, N)
         odd = bits.cumsum(1) % 2  # (n, N)
-        return TaskBatch(bits, odd[:, -1] if self.ask == "row" else odd)
+        if self.ask == "row":
+            return TaskBatch(bits, odd[:, -1])
+        return TaskBatch(bits, odd)

@@ -53,7 +53,7 @@ class SeriesFile(SeriesData):
 
     @cached_property
     def channel_names(self) -> Sequence[str]:
-        """The columns that are read; before the file is there, those of the options. Reads the header only."""
+        """The columns that are read. Reads the header only; without a file, the option's columns, or "value"."""
         if self.columns is not None:
             return self.columns
         if self.missing() is not None:
@@ -63,7 +63,10 @@ class SeriesFile(SeriesData):
     def read(self) -> Tensor:
         """Read all rows. Raises UserError naming rows and columns that cannot be used."""
         table = self._table()
-        absent = [name for name in (*self.channel_names, *([self.time] if self.time else [])) if name not in table]
+        needed = list(self.channel_names)
+        if self.time:
+            needed.append(self.time)
+        absent = [name for name in needed if name not in table]
         if absent:
             names = ", ".join(repr(str(name)) for name in table.columns)
             raise UserError(f"{self.path} has no column {', '.join(map(repr, absent))}; it has {names}")
@@ -113,7 +116,8 @@ class SeriesFile(SeriesData):
                 f"{self.path}, {self._location(row)}, column {self.time}: {column.iloc[row]!r} is neither date nor "
                 "number"
             )
-        late = (times.diff().iloc[1:] <= times.diff().iloc[1:] * 0).to_numpy()
+        steps = times.diff().iloc[1:]
+        late = (steps <= steps * 0).to_numpy()  # a zero of their own type: times are numbers or dates
         if not late.any():
             return
         row = int(late.argmax()) + 1

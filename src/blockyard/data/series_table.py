@@ -4,11 +4,11 @@ Source: Dau et al. 2019, The UCR Time Series Archive (arXiv 1810.07758); Bagnall
     series classification archive (arXiv 1811.00075)
 Reference: aeon.datasets.load_from_ts_file; numpy.load
 
-Each channel is standardized by the training series. What is taken out of each series besides is an option of the
-tokenizer: `tokenizer.normalise=none`, the default for series with a class each, keeps its level and its size, and
-`instance` hides them from the model. Beside a run stand simple models: `majority` answers the most frequent class,
-`nearest` that of the nearest training series (Euclidean distance, all series resampled to the longest), the usual
-baseline of these archives.
+Each channel is standardized by the training series. The tokenizer may also normalise each series by itself:
+`tokenizer.normalise=none`, the default for series with a class each, keeps its level and its size, and `instance` hides
+them from the model. Simple models are reported beside a run: `majority` answers the most frequent class, `nearest` the
+class of the nearest training series (Euclidean distance, all series resampled to the longest), the usual baseline of
+these archives.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from blockyard.contracts import (
     Batch,
@@ -45,10 +44,15 @@ from blockyard.data.splits.simple_models import equally_spaced, majority_model, 
 from blockyard.data.splits.split import Fraction, column_moments, input_deviation, stratified
 from blockyard.errors import UserError, fold
 
+MOST_NEIGHBOURS = 2000  # training series that `nearest` compares with, at equal distances
+
 
 @dataclass(frozen=True)
 class Series:
-    """values: (n, longest, C), standardized, NaN where missing and behind the end; lengths, target: (n,) int64."""
+    """Padded series with a class each.
+
+    values: (n, longest, C), standardized, NaN where missing and behind the end; lengths, target: (n,) int64
+    """
 
     values: Tensor
     lengths: Tensor
@@ -101,15 +105,16 @@ class LabelledSeriesSplit:
 
 
 def nearest(train: Series, series: Series, classes: int) -> Tensor:
-    """Return logits (n, V): for each class minus the distance to its nearest training series.
+    """Return logits (n, V): the negative distance to the nearest training series of each class.
 
     Series are resampled linearly to the longest, and missing values are zero, the mean.
     """
     count = len(train.target)
     chosen = equally_spaced(count, MOST_NEIGHBOURS)
-    references, own = _resampled(train, chosen), _resampled(series, torch.arange(len(series.target)))
-    distance = torch.cdist(own, references)  # (n, m)
-    result = torch.full((len(own), classes), -torch.inf)
+    references = _resampled(train, chosen)  # (m, longest C)
+    values = _resampled(series, torch.arange(len(series.target)))  # (n, longest C)
+    distance = torch.cdist(values, references)  # (n, m)
+    result = torch.full((len(values), classes), -torch.inf)
     for number in range(classes):
         members = train.target[chosen] == number
         if members.any():
@@ -118,17 +123,16 @@ def nearest(train: Series, series: Series, classes: int) -> Tensor:
 
 
 def _resampled(series: Series, index: Tensor) -> Tensor:
-    """(n, longest C), each series stretched over all steps."""
+    """Return the series `index` (n,) as (n, longest C), each stretched linearly over all steps."""
     longest = series.values.shape[1]
-    step = torch.linspace(0, 1, longest) * (series.lengths[index, None] - 1)  # (n, longest)
-    low, values = step.floor().long(), series.values[index].nan_to_num()
+    last = series.lengths[index, None] - 1  # (n, 1)
+    values = series.values[index].nan_to_num()
+    step = torch.linspace(0, 1, longest) * last  # (n, longest), between the steps of the series
+    low = step.floor().long()
+    high = torch.minimum(low + 1, last)
     share = (step - low)[..., None]
-    high = torch.minimum(low + 1, series.lengths[index, None] - 1)
     batch = torch.arange(len(index))[:, None]
     return (values[batch, low] * (1 - share) + values[batch, high] * share).flatten(1)
-
-
-MOST_NEIGHBOURS = 2000  # training series that `nearest` compares with, at equal distances
 
 
 @dataclass(kw_only=True, eq=False)
@@ -175,8 +179,11 @@ class SeriesTable(LoadedData):
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """The labels, sorted: as numbers where all are."""
-        names = {label for records in self._records if records is not None for label in records.labels}
+        """The labels, sorted as numbers if all of them are."""
+        train, test = self._records
+        names = set(train.labels)
+        if test is not None:
+            names |= set(test.labels)
         try:
             return tuple(sorted(names, key=lambda name: (float(name), name)))
         except ValueError:
@@ -197,14 +204,19 @@ class SeriesTable(LoadedData):
             test = None if self.test_path is None else read_ts(Path(self.test_path).expanduser())
         else:
             raise UserError(f"data.path={self.path}: expected .ts or .npz")
-        channels = {series.shape[1] for records in (train, test) if records is not None for series in records.series}
-        if not train.series or (test is not None and not test.series):
-            raise UserError(f"{path} has no series" if not train.series else f"the test split of {path} has no series")
+        if not train.series:
+            raise UserError(f"{path} has no series")
+        if test is not None and not test.series:
+            raise UserError(f"the test split of {path} has no series")
+        channels = {series.shape[1] for series in train.series}
+        if test is not None:
+            channels |= {series.shape[1] for series in test.series}
         if len(channels) > 1:
             raise UserError(f"{path} and its test split have {' and '.join(map(str, sorted(channels)))} channels")
         if len(set(train.labels)) < 2:
             raise UserError(f"{path}: every training series is of class {train.labels[0]}; a class needs another one")
-        if test is not None and (unseen := sorted(set(test.labels) - set(train.labels))):
+        unseen = [] if test is None else sorted(set(test.labels) - set(train.labels))
+        if unseen:
             raise UserError(f"{path}: class {fold(unseen)} has test series and no training series")
         warn_of_names(path, dict(Counter(train.labels)))
         return train, test
@@ -212,18 +224,21 @@ class SeriesTable(LoadedData):
     def read_new(self, inputs: Sequence[str], reader: InputReader) -> NewInputs:
         """Read the series of .ts files, by file and number. Raises UserError for other lengths or channels."""
         spec = self.spec
+        longest, expected_channels = spec.shape
         mean, std = reader.test().scale
-        names, series = [], []
+        names = []
+        series = []
         for path in map(new_file, inputs):
             if path.suffix != ".ts":
                 raise UserError(f"{path}: new series are read from .ts files, or from rows of arrays (.npz, .npy)")
             for number, values in enumerate(read_ts(path).series, start=1):
                 steps, channels = values.shape
-                if channels != spec.shape[1] or steps > spec.shape[0] or (steps < spec.shape[0] and not spec.variable):
+                fits = steps <= longest if spec.variable else steps == longest
+                if channels != expected_channels or not fits:
                     most = "up to " if spec.variable else ""
                     raise UserError(
                         f"{path}, series {number}: {steps} steps of {channels} channels; {reader.run} reads "
-                        f"{most}{spec.shape[0]} of {spec.shape[1]}"
+                        f"{most}{longest} of {expected_channels}"
                     )
                 names.append(f"{path}, series {number}")
                 series.append(((values - mean) / std).float())
@@ -231,28 +246,33 @@ class SeriesTable(LoadedData):
 
     @property
     def _lengths(self) -> list[int]:
-        return [len(series) for records in self._records if records is not None for series in records.series]
+        """The steps of each series of both files."""
+        train, test = self._records
+        series = train.series if test is None else [*train.series, *test.series]
+        return list(map(len, series))
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Draw the splits that no file names, and standardize. Raises UserError for a split without series."""
         train, test = self._records
-        number = {name: index for index, name in enumerate(self.class_names)}
-        target = torch.tensor([number[label] for label in train.labels])
+        numbers = {name: number for number, name in enumerate(self.class_names)}
+        target = torch.tensor([numbers[label] for label in train.labels])
         kept = torch.arange(len(target))
         held = None
         if test is None:
             kept, held = stratified(target, self.test_fraction, self.split_seed)
+        # Another seed than the test split's, so that the two draws are independent.
         inner, drawn = stratified(target[kept], self.validation_fraction, self.split_seed + 1)
-        validation, kept = kept[drawn], kept[inner]
-        kept, validation = (
-            part[self.kept(number, len(part), target[part])] for number, part in enumerate((kept, validation))
-        )
+        validation = kept[drawn]
+        kept = kept[inner]
+        kept = kept[self.kept(0, len(kept), target[kept])]
+        validation = validation[self.kept(1, len(validation), target[validation])]
         if held is not None:
             held = held[self.kept(2, len(held), target[held])]
         for name, part in (("training", kept), ("validation", validation), ("test", held)):
             if part is not None and not len(part):
                 raise UserError(f"{self.path}: {len(target)} series leave none for the {name} split; use more of them")
-        if lacking := sorted({self.class_names[i] for i in set(target.tolist()) - set(target[kept].tolist())}):
+        lacking = sorted(self.class_names[i] for i in set(target.tolist()) - set(target[kept].tolist()))
+        if lacking:
             raise UserError(f"{self.path}: no training series is left of class {fold(lacking)}; use smaller fractions")
         values = torch.cat([train.series[i] for i in kept.tolist()]).double()
         mean, std = column_moments(values)
@@ -262,17 +282,25 @@ class SeriesTable(LoadedData):
             assert held is not None
             parts.append(self._part(train, held, target, mean, std))
         else:
-            own = torch.tensor([number[label] for label in test.labels])
-            parts.append(self._part(test, self.kept(2, len(own), own), own, mean, std))
-        self._fingerprint = sha256(tensor for part in parts for tensor in (part.values, part.lengths, part.target))
-        classes, variable = len(self.class_names), len(set(self._lengths)) > 1
-        return Splits(
-            *(LabelledSeriesSplit(part, parts[0], classes, variable=variable, scale=(mean, std)) for part in parts)
-        )
+            test_target = torch.tensor([numbers[label] for label in test.labels])
+            index = self.kept(2, len(test_target), test_target)
+            parts.append(self._part(test, index, test_target, mean, std))
+        contents: list[Tensor] = []
+        for series in parts:
+            contents += [series.values, series.lengths, series.target]
+        self._fingerprint = sha256(contents)
+        classes = len(self.class_names)
+        variable = len(set(self._lengths)) > 1
+        splits = []
+        for series in parts:
+            splits.append(LabelledSeriesSplit(series, parts[0], classes, variable=variable, scale=(mean, std)))
+        return Splits(*splits)
 
     def _part(self, records: Records, index: Tensor, target: Tensor, mean: Tensor, std: Tensor) -> Series:
         series = [((records.series[i] - mean) / std).float() for i in index.tolist()]
         lengths = torch.tensor([len(values) for values in series])
         longest = max(self._lengths)
-        padded = torch.stack([F.pad(values, (0, 0, 0, longest - len(values)), value=float("nan")) for values in series])
+        padded = torch.full((len(series), longest, len(mean)), float("nan"))  # (n, longest, C)
+        for number, values in enumerate(series):
+            padded[number, : len(values)] = values
         return Series(padded, lengths, target[index])

@@ -21,9 +21,9 @@ or a diagonal state-space model of fixed depth cannot solve it at every length.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from itertools import permutations
+from itertools import combinations, permutations
 from typing import Annotated, Literal, get_args
 
 import torch
@@ -82,34 +82,40 @@ class StateTracking(SyntheticTask):
     @property
     def spec(self) -> DataSpec:
         """A class for each sequence, or a token id at each position."""
-        classes = self.elements if self.ask == "row" else None
-        target = "class" if self.ask == "row" else "symbols"
-        return DataSpec(
-            "symbols", (self.length,), target=target, classes=classes, vocabulary=self.vocabulary, resizable=True
-        )
+        spec = DataSpec("symbols", (self.length,), target="symbols", vocabulary=self.vocabulary, resizable=True)
+        if self.ask == "row":
+            return replace(spec, target="class", classes=self.elements)
+        return spec
 
     def generate(self, random: SampleRandom) -> TaskBatch:
         """Generate the elements, and their products from the left."""
         if self.draw == "all":
             inputs = random.integers("elements", self.length, self.elements)  # (n, N)
         else:
-            listed = self._generators() if self.draw == "generators" else self._swaps()
-            inputs = listed[random.integers(self.draw, self.length, len(listed))]
+            drawn = self._generators() if self.draw == "generators" else self._swaps()
+            inputs = drawn[random.integers(self.draw, self.length, len(drawn))]
         if self.group == "cyclic":
             products = inputs.cumsum(1) % self.modulus
         else:
-            after, state, states = products_of(self.group), inputs[:, 0], [inputs[:, 0]]
+            product = products_of(self.group)
+            state = inputs[:, 0]  # (n,)
+            states = [state]
             for step in range(1, self.length):
-                state = after[inputs[:, step], state]
+                state = product[inputs[:, step], state]  # the new element acts last
                 states.append(state)
-            products = torch.stack(states, 1)
-        return TaskBatch(inputs, products[:, -1] if self.ask == "row" else products)
+            products = torch.stack(states, 1)  # (n, N)
+        if self.ask == "row":
+            return TaskBatch(inputs, products[:, -1])
+        return TaskBatch(inputs, products)
 
     def _swaps(self) -> Tensor:
         """Return the token ids of the permutations that move two places or none."""
-        listed = permutations_of(self.group)
-        moved = torch.tensor([sum(place != to for place, to in enumerate(each)) for each in listed])
-        return (moved <= 2).nonzero()[:, 0]
+        token_ids = []
+        for token_id, permutation in enumerate(permutations_of(self.group)):
+            moved = sum(place != image for place, image in enumerate(permutation))
+            if moved <= 2:
+                token_ids.append(token_id)
+        return torch.tensor(token_ids)
 
     def _generators(self) -> Tensor:
         """Return two token ids (2,) whose products are the whole group."""
@@ -123,29 +129,31 @@ class StateTracking(SyntheticTask):
             first = [1, 2, 0, *range(3, degree)]
             if degree % 2 == 0:  # a cycle of an even number of places is odd
                 cycle = [0, *(1 + (place + 1) % (degree - 1) for place in range(degree - 1))]
-        listed = permutations_of(self.group)
-        return torch.tensor([listed.index(tuple(first)), listed.index(tuple(cycle))])
+        elements = permutations_of(self.group)
+        return torch.tensor([elements.index(tuple(first)), elements.index(tuple(cycle))])
 
 
 @cache
 def permutations_of(group: str) -> list[tuple[int, ...]]:
     """Return the permutations of a group by its name, in order of the dictionary."""
     assert group in get_args(Group)
-    every = list(permutations(range(int(group[1]))))
+    symmetric = list(permutations(range(int(group[1]))))
     if group.startswith("s"):
-        return every
-    return [each for each in every if _is_even(each)]
+        return symmetric
+    return list(filter(_is_even, symmetric))
 
 
 def _is_even(permutation: tuple[int, ...]) -> bool:
     """Return whether an even number of pairs is out of order."""
-    indices = range(len(permutation))
-    return sum(permutation[i] > permutation[j] for i in indices for j in indices if i < j) % 2 == 0
+    inversions = sum(before > after for before, after in combinations(permutation, 2))
+    return inversions % 2 == 0
 
 
 @cache
 def products_of(group: str) -> Tensor:
-    """Return the number of g o h for the numbers g and h: (G, G) int64."""
-    listed = permutations_of(group)
-    number = {permutation: index for index, permutation in enumerate(listed)}
-    return torch.tensor([[number[tuple(g[place] for place in h)] for h in listed] for g in listed])
+    """Return the token id of g o h for the token ids g and h: (G, G) int64."""
+    elements = torch.tensor(permutations_of(group))  # (G, places)
+    composed = elements[:, elements]  # (G, G, places): (g o h)(i) = g(h(i))
+    token_ids = {permutation: token_id for token_id, permutation in enumerate(permutations_of(group))}
+    table = [[token_ids[tuple(places)] for places in row] for row in composed.tolist()]
+    return torch.tensor(table)

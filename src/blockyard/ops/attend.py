@@ -119,7 +119,7 @@ def attend(
     if maps.listening():
         rule = partial(reference.weights, shaping=shaping)
         maps.note(q, k, v, seq, k_seq, visibility, scale, rule, sink=shaping.sink is not None)
-    if ring.KEY in seq.memo:
+    if ring.MEMO_KEY in seq.memo:
         ring.check(dropout, whole=k_seq is seq)
         kernel.note("ring", ["trainer.strategy=context"])
         scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
@@ -211,7 +211,7 @@ def prepare(
     """
     k_seq = seq if k_seq is None else k_seq
     named = kernel.selected()
-    if named in ("eager", "online") or ring.KEY in seq.memo:
+    if named in ("eager", "online") or ring.MEMO_KEY in seq.memo:
         return
     refused = refusal(like.device.type, like.dtype, head_dim, dropout) or refusal_of_scheme(_added(seq, k_seq))
     serves = refused is None

@@ -53,22 +53,25 @@ def prefix_beam(log_probs: Tensor, blank: int, width: int | None = 8) -> list[tu
             for label, score in enumerate(frame):
                 if label == blank:
                     continue
+                # The last label once more is a new label only behind a blank.
+                before = of_blank if label == last else both
                 longer = (*prefix, label)
                 old = grown.get(longer, (nothing, nothing))
-                grown[longer] = (old[0], _add(old[1], (of_blank if label == last else both) + score))
+                grown[longer] = (old[0], _add(old[1], before + score))
         kept = sorted(grown.items(), key=lambda item: -_add(*item[1]))[:width]
         beams = dict(kept)
-    return sorted(((list(prefix), _add(*ends)) for prefix, ends in beams.items()), key=lambda item: -item[1])
+    scored = [(list(prefix), _add(*ends)) for prefix, ends in beams.items()]
+    return sorted(scored, key=lambda item: -item[1])
 
 
 def least_tokens(labels: Sequence[int]) -> int:
-    """Return the least number of tokens of an alignment of these labels: one each, and a blank between repeats."""
+    """Return the minimum number of tokens of an alignment of labels: one per label, and a blank between repeats."""
     return len(labels) + sum(left == right for left, right in pairwise(labels))
 
 
 def _add(left: float, right: float) -> float:
     """Return log(exp(left) + exp(right))."""
-    if left < right:
+    if left < right:  # exp of a difference of at most 0 cannot overflow
         left, right = right, left
     if right == -math.inf:
         return left

@@ -102,7 +102,9 @@ def _chunked(parts: list[Tensor], segment: Tensor | None, start: Tensor | None, 
     q, k, v, log, *betas = (F.pad(part, (0, 0, 0, missing)).unflatten(2, (-1, chunk)) for part in parts)
     documents = None if segment is None else _documents(segment, missing, chunk)
     total = log.cumsum(3)  # (B, H, n, C, K or 1), the logarithm of G
-    since, until = total, total[:, :, :, -1:] - total  # of the decay from the state to a token, and from it to the end
+    # Logarithms of the decay from the state to a token, and from a token to the end of its chunk.
+    since = total
+    until = total[:, :, :, -1:] - total
     products = _products([q, k] if betas else [q], k, total)  # 1 or 2 x (B, H, n, C, C)
     if documents is not None:
         products = [product * documents.same for product in products]
@@ -111,21 +113,24 @@ def _chunked(parts: list[Tensor], segment: Tensor | None, start: Tensor | None, 
     if documents is not None:
         since = total - (total - log).gather(3, documents.first.expand_as(total)) * documents.fresh
         writes = writes * documents.same[..., -1:]
-    reads, carry = q * since.exp(), since[:, :, :, -1, :, None].exp()  # (B, H, n, C, K), (B, H, n, K or 1, 1)
+    reads = q * since.exp()  # (B, H, n, C, K)
+    carry = since[:, :, :, -1, :, None].exp()  # (B, H, n, K or 1, 1)
     removed = None
     if betas:
         right = torch.cat([v, k * since.exp()], dim=-1) * betas[0]
         v, removed = (_inverse(products[1] * betas[0]) @ right).split([v.shape[-1], k.shape[-1]], dim=-1)
         reads = reads - inner @ removed
         removed = writes.transpose(-1, -2) @ removed  # (B, H, n, K, K)
-    out, added = inner @ v, writes.transpose(-1, -2) @ v  # (B, H, n, C, V), (B, H, n, K, V)
+    out = inner @ v  # (B, H, n, C, V)
+    added = writes.transpose(-1, -2) @ v  # (B, H, n, K, V)
     if documents is not None:
         if start is not None:
             out = out + (reads * documents.fresh) @ start[:, :, None]
             added = added + documents.fresh[:, :, :, -1:] * _after(start[:, :, None], carry, removed)
         reads = reads * ~documents.fresh
         carry = carry * ~documents.fresh[:, :, :, -1:]
-        removed = None if removed is None else removed * ~documents.fresh[:, :, :, -1:]
+        if removed is not None:
+            removed = removed * ~documents.fresh[:, :, :, -1:]
     state = torch.zeros_like(added[:, :, 0]) if start is None else start
     states = []
     for index in range(added.shape[2]):
@@ -157,11 +162,14 @@ def _products(readers: list[Tensor], k: Tensor, total: Tensor) -> list[Tensor]:
     outs = [(reader * k).sum(-1)[..., None, None] for reader in readers]  # (..., C, 1, 1): the diagonal, as blocks
     half = 1
     while half < size:
-        (k1, _), (before, after) = (x.unflatten(-2, (-1, 2, half)).unbind(-3) for x in (k, total))
+        k1 = k.unflatten(-2, (-1, 2, half))[..., 0, :, :]  # (..., m, half, K), the first half of each block
+        before, after = total.unflatten(-2, (-1, 2, half)).unbind(-3)
         cut = before[..., -1:, :]
-        k1, decay = (k1 * (cut - before).exp()).transpose(-1, -2), (after - cut).exp()  # (..., m, K, half), its mirror
+        k1 = (k1 * (cut - before).exp()).transpose(-1, -2)  # (..., m, K, half)
+        decay = (after - cut).exp()  # (..., m, half, K)
         lower = [(reader.unflatten(-2, (-1, 2, half))[..., 1, :, :] * decay) @ k1 for reader in readers]
-        outs, half = [_join(out, part) for out, part in zip(outs, lower, strict=True)], 2 * half
+        outs = [_join(out, part) for out, part in zip(outs, lower, strict=True)]
+        half *= 2
     return [out[..., 0, :, :] for out in outs]
 
 

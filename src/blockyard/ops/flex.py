@@ -105,7 +105,8 @@ def score_function(seq: Seq, k_seq: Seq, shaping: Shaping = PLAIN) -> Callable[.
     changes: list[Callable[..., Tensor]] = []
     if cap is not None:
         changes.append(lambda score, *_: capped(score, cap))
-    if (add_bias := _by_coords(seq, k_seq)) is not None:
+    add_bias = _by_coords(seq, k_seq)
+    if add_bias is not None:
         changes.append(add_bias)
     if forget is not None:
         q_sums, k_sums = forget
@@ -130,8 +131,10 @@ def _by_coords(seq: Seq, k_seq: Seq) -> Callable[..., Tensor] | None:
     # One tensor for each axis: the compiler reads scalars, and indexing into vectors gives wrong results.
     q_coords = tuple(axis.contiguous() for axis in seq.coords.unbind(-1))  # A x (B|1, N)
     k_coords = tuple(axis.contiguous() for axis in k_seq.coords.unbind(-1))  # A x (B|1, M)
-    q_shared, k_shared = seq.coords.shape[0] == 1, k_seq.coords.shape[0] == 1
-    p, m = seq.num_prefix, k_seq.num_prefix
+    q_shared = seq.coords.shape[0] == 1
+    k_shared = k_seq.coords.shape[0] == 1
+    p = seq.num_prefix
+    m = k_seq.num_prefix
 
     def add_bias(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         q_coord = tuple(axis[0 if q_shared else b, q] for axis in q_coords)

@@ -100,7 +100,8 @@ def _convolution_backward(
 def _fourier(inputs: Any, dims: Any, *_: Any, out_shape: Any, **__: Any) -> int:
     # One side of a real transform holds half of the numbers; the other side has the full length.
     full = max(inputs, out_shape, key=math.prod)
-    return round(5 * math.prod(full) * math.log2(max(2, math.prod(full[dim] for dim in dims))))
+    length = math.prod(full[dim] for dim in dims)
+    return round(5 * math.prod(full) * math.log2(max(2, length)))
 
 
 def _real_fourier(*args: Any, **named: Any) -> int:
@@ -109,7 +110,9 @@ def _real_fourier(*args: Any, **named: Any) -> int:
 
 def _recurrent(inputs: Any, weight: Any, other: Any = None, *_: Any, **__: Any) -> int:
     # The two matrices are separate arguments (CPU) or in a list with the biases (cuDNN); each token takes both.
-    matrices = (weight, other) if isinstance(weight, torch.Size) else (each for each in weight if len(each) == 2)
+    matrices = [weight, other]
+    if not isinstance(weight, torch.Size):
+        matrices = [shape for shape in weight if len(shape) == 2]
     return 2 * math.prod(inputs[:-1]) * sum(map(math.prod, matrices))
 
 

@@ -157,7 +157,9 @@ def visible(
         if q_chunk is not None and k_chunk is not None:
             near = near & (q_chunk == k_chunk)
         near = near | (k_row < num_prefix)
-        sees = sees & (near if q_prefix is None else near | q_prefix)
+        if q_prefix is not None:
+            near = near | q_prefix
+        sees = sees & near
     if visibility.strict:
         sees = sees & (k_index != q_index)
     return sees
@@ -181,7 +183,9 @@ def chunk_numbers(seq: Seq, k_seq: Seq, visibility: Visibility) -> Chunks | None
     if k_seq.segment is None:
         prefix = k_seq.num_prefix
         first = k_seq.index[prefix - 1] + 1 if prefix else 0  # tokens of a source share an index
-        return ((seq.index - first) // visibility.chunk)[None], ((k_seq.index - first) // visibility.chunk)[None]
+        q_numbers = (seq.index - first) // visibility.chunk  # (N,)
+        k_numbers = (k_seq.index - first) // visibility.chunk  # (M,)
+        return q_numbers[None], k_numbers[None]
     if k_seq is not seq:
         raise ValueError("chunks count from the start of a document, which a cache may have dropped; leave segment out")
     start = k_seq.index[document_starts(k_seq.segment, k_seq.num_prefix)]  # (B, M)
@@ -274,7 +278,8 @@ def dense(seq: Seq, k_seq: Seq, visibility: Visibility, heads: int) -> tuple[Ten
     that no softmax runs over nothing; its output must be zeroed: blind (B|1, 1, N, 1) bool, or None if no query can be
     blind.
     """
-    sees, bias = table(seq, k_seq, visibility), bias_table(seq, k_seq, heads)
+    sees = table(seq, k_seq, visibility)
+    bias = bias_table(seq, k_seq, heads)
     if sees is None:
         return bias, None
     blind = ~sees.any(-1, keepdim=True)  # (B|1, 1, N, 1)

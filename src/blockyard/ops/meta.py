@@ -15,7 +15,9 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-DYNAMO, SHAPES, SYMPY = "torch._dynamo", "torch.fx.experimental.symbolic_shapes", "sympy"
+DYNAMO = "torch._dynamo"
+SHAPES = "torch.fx.experimental.symbolic_shapes"
+SYMPY = "sympy"
 CACHE = "__dynamo_disable"  # where torch._compile keeps the result of `disable` for a function
 
 # Functions of torch.fx.experimental.symbolic_shapes for plain numbers and bools, and sequences of them.
@@ -82,8 +84,11 @@ def without_compiler() -> Iterator[None]:
         SHAPES: {name: _function(name, plain, end) for name, plain in PLAIN.items()},
         SYMPY: {name: type(name, (), {}) for name in ("Basic", "Expr", "Symbol")},
     }
-    modules += [_StandIn(name, values, end) for name, values in attributes.items() if name not in sys.modules]
-    sys.modules.update({module.__name__: module for module in modules})
+    for name, values in attributes.items():
+        if name not in sys.modules:
+            module = _StandIn(name, values, end)
+            modules.append(module)
+            sys.modules[name] = module
     try:
         yield
     finally:

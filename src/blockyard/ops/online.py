@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from blockyard.contracts import Seq
+from blockyard.contracts import Position, Seq
 from blockyard.ops.autocast import full_precision
 from blockyard.ops.mask import Visibility, bias_table, chunk_numbers, ordered_by_row, scheme, table
 from blockyard.ops.shaping import FORGETS, PLAIN, Shaping, capped
@@ -87,9 +87,10 @@ class Call:
 
 
 def _part(seq: Seq, tokens: slice, pairs: tuple[Tensor, ...] | None) -> Seq:
-    """Return the facts of some rows of a sequence."""
+    """Return the facts of some tokens of a sequence."""
     start, end, _ = tokens.indices(len(seq))
-    slots = min(max(seq.memo.get("slots", 0) - start, 0), end - start)  # as of the prefix, of which they are the first
+    # Slots and prefix tokens stand at the start of the sequence, and a part has only some of them.
+    slots = min(max(seq.memo.get("slots", 0) - start, 0), end - start)
     return replace(
         seq,
         index=seq.index[tokens],
@@ -143,11 +144,20 @@ def online(
 
     Sums are in float32 at least. The output of a query that sees nothing is zero. There is no second derivative.
     """
-    call = Call(seq, k_seq, visibility, 1 / math.sqrt(q.shape[-1]) if scale is None else scale, chunk, shaping.cap)
-    position = scheme(seq, k_seq, "bias") or scheme(seq, k_seq, "relate")
-    weights = [] if position is None else [each for each in position.parameters() if each.requires_grad]
+    if scale is None:
+        scale = 1 / math.sqrt(q.shape[-1])
+    call = Call(seq, k_seq, visibility, scale, chunk, shaping.cap)
+    # Autograd asks for the gradients of its arguments alone, so the weights of the bias are arguments too.
+    weights = trained_weights(scheme(seq, k_seq, "bias") or scheme(seq, k_seq, "relate"))
     out: Tensor = _Online.apply(call, q, k, v, shaping.logits(at_least_float32(q[:, :, :1])), *weights)
     return out
+
+
+def trained_weights(position: Position | None) -> list[Tensor]:
+    """Return the trained weights of a position scheme, none without one."""
+    if position is None:
+        return []
+    return [weight for weight in position.parameters() if weight.requires_grad]
 
 
 class _Online(torch.autograd.Function):
@@ -217,8 +227,11 @@ def backward(
     call: Call, q: Tensor, k: Tensor, v: Tensor, out: Tensor, log_sum: Tensor, grad: Tensor, weights: list[Tensor]
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of q, k, v and of the position bias' weights. log_sum: over all keys that a query sees"""
-    exact, groups = log_sum.dtype, q.shape[1] // k.shape[1]
-    to_q, to_k, to_v = (torch.zeros_like(each, dtype=exact) for each in (q, k, v))
+    exact = log_sum.dtype
+    groups = q.shape[1] // k.shape[1]  # heads that read the same keys
+    to_q = torch.zeros_like(q, dtype=exact)
+    to_k = torch.zeros_like(k, dtype=exact)
+    to_v = torch.zeros_like(v, dtype=exact)
     to_weights: list[Tensor | None] = [None] * len(weights)
     inner = (at_least_float32(grad) * at_least_float32(out)).sum(-1, keepdim=True)  # (B, H, N, 1)
     shift = log_sum.masked_fill(log_sum == NEVER, 0.0)
@@ -228,9 +241,8 @@ def backward(
         share = call.scores(raw, q, queries, keys).sub_(shift[:, :, queries]).exp_()
         part = grad[:, :, queries]
         to_v[:, :, keys] += _summed(share.to(v.dtype).transpose(-1, -2) @ part, groups)
-        slope = (
-            at_least_float32(part @ grouped(v[:, :, keys], q).transpose(-1, -2)).sub_(inner[:, :, queries]).mul_(share)
-        )
+        slope = at_least_float32(part @ grouped(v[:, :, keys], q).transpose(-1, -2))
+        slope = slope.sub_(inner[:, :, queries]).mul_(share)  # the gradient of the softmax
         if weights:
             _add_bias_gradients(call, queries, keys, slope, weights, to_weights)
         if bend is not None:

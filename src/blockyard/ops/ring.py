@@ -35,7 +35,7 @@ from blockyard.ops.autocast import full_precision
 from blockyard.ops.mask import Visibility, scheme
 from blockyard.ops.shaping import PLAIN, Shaping
 
-KEY = "ring"  # of the memo of a sequence that is cut
+MEMO_KEY = "ring"  # key of the memo of a sequence that is cut
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Ring:
     group: Any
 
     def tokens(self, length: int, rank: int) -> Tensor:
-        """The tokens of a process, (n,) int64 and increasing: one chunk of 2 `world` from the front, one from the back.
+        """Return the tokens of a process, (n,) int64 and increasing: one chunk of 2 `world` from either end.
 
         Raises ValueError if a process would get none in a chunk.
         """
@@ -58,48 +58,59 @@ class Ring:
         if length < chunks:
             raise ValueError(f"{length} tokens cannot be cut among {self.world} processes; use at least {chunks}")
         bounds = [length * chunk // chunks for chunk in range(chunks + 1)]
-        front, back = rank, chunks - 1 - rank
-        return torch.cat([torch.arange(bounds[each], bounds[each + 1]) for each in (front, back)])
+        back = chunks - 1 - rank
+        return torch.cat(
+            [
+                torch.arange(bounds[rank], bounds[rank + 1]),
+                torch.arange(bounds[back], bounds[back + 1]),
+            ]
+        )
 
     def cut(self, x: Tensor, seq: Seq) -> tuple[Tensor, Seq]:
         """Return this process's tokens, x (B, N, D) -> (B, n, D), and their facts, with the facts of all processes.
 
         Raises ValueError for sequences with padding, segments, prefix tokens or facts of pairs.
         """
-        if seq.num_prefix or any(each is not None for each in (seq.valid, seq.segment, seq.pairs, seq.shown)):
+        facts = (seq.valid, seq.segment, seq.pairs, seq.shown)
+        if seq.num_prefix or any(fact is not None for fact in facts):
             raise ValueError("only whole sequences of one length, without a prefix, are cut among processes")
-        parts = [_part(seq, self.tokens(len(seq), rank).to(x.device)) for rank in range(self.world)]
-        own = parts[self.rank]
-        own.memo[KEY] = (self, parts)
-        return x[:, self.tokens(len(seq), self.rank).to(x.device)], own
+        tokens = [self.tokens(len(seq), rank).to(x.device) for rank in range(self.world)]
+        parts = [_part(seq, indices) for indices in tokens]
+        part = parts[self.rank]
+        part.memo[MEMO_KEY] = (self, parts)
+        return x[:, tokens[self.rank]], part
 
     def targets(self, target: Tensor) -> tuple[Tensor, Tensor]:
         """Return the targets (B, n) of this process's tokens out of (B, N), and the weight of their mean loss.
 
         The mean over processes of weighted losses is the mean loss over all targets that count.
         """
-        own = target[:, self.tokens(target.shape[1], self.rank).to(target.device)]
-        return own, Batch.counted(own).sum() / Batch.counted(target).sum().clamp_min(1) * self.world
+        tokens = self.tokens(target.shape[1], self.rank).to(target.device)
+        part = target[:, tokens]  # (B, n)
+        share = Batch.counted(part).sum() / Batch.counted(target).sum().clamp_min(1)
+        return part, share * self.world
 
     def passed_on(self, tensors: list[Tensor], sizes: list[torch.Size]) -> tuple[list[Tensor], list[Any]]:
         """Send tensors to the next process. Return the previous process's tensors, of these sizes, and requests.
 
         The received tensors are complete once `wait` of each request was called.
         """
-        received = [each.new_empty(size) for each, size in zip(tensors, sizes, strict=True)]
-        to, source = (dist.get_global_rank(self.group, (self.rank + by) % self.world) for by in (1, -1))
-        sends = [dist.P2POp(dist.isend, each.contiguous(), to, self.group) for each in tensors]
-        receives = [dist.P2POp(dist.irecv, each, source, self.group) for each in received]
+        received = [tensor.new_empty(size) for tensor, size in zip(tensors, sizes, strict=True)]
+        # torch names peers by their ranks among all processes, not in the group.
+        following = dist.get_global_rank(self.group, (self.rank + 1) % self.world)
+        previous = dist.get_global_rank(self.group, (self.rank - 1) % self.world)
+        sends = [dist.P2POp(dist.isend, tensor.contiguous(), following, self.group) for tensor in tensors]
+        receives = [dist.P2POp(dist.irecv, tensor, previous, self.group) for tensor in received]
         return received, dist.batch_isend_irecv([*sends, *receives])
 
 
 def under(seq: Seq, position: Position) -> Seq:
     """Return the same tokens under another position scheme, with a memo of its own: masks may depend on the scheme."""
-    if KEY not in seq.memo:
+    if MEMO_KEY not in seq.memo:
         return replace(seq, position=position, memo={})
-    ring, parts = seq.memo[KEY]
+    ring, parts = seq.memo[MEMO_KEY]
     parts = [replace(part, position=position, memo={}) for part in parts]
-    parts[ring.rank].memo[KEY] = (ring, parts)
+    parts[ring.rank].memo[MEMO_KEY] = (ring, parts)
     return parts[ring.rank]
 
 
@@ -151,13 +162,13 @@ def ring_attention(
     q (B, H, n, K), k (B, H', n, K), v (B, H', n, any width) of the tokens of `seq`, from `Ring.cut`.
     Sums are in float32 at least. There is no second derivative.
     """
-    ring, parts = seq.memo[KEY]
-    calls = [
-        online.Call(seq, part, visibility, scale, online.CHUNK, shaping.cap, _first(seq, part, visibility))
-        for part in parts
-    ]
-    position = scheme(seq, seq, "bias")
-    weights = [] if position is None else [each for each in position.parameters() if each.requires_grad]
+    ring, parts = seq.memo[MEMO_KEY]
+    calls = []
+    for part in parts:
+        first = _first(seq, part, visibility)
+        calls.append(online.Call(seq, part, visibility, scale, online.CHUNK, shaping.cap, first))
+    # Autograd asks for the gradients of its arguments alone, so the weights of the bias are arguments too.
+    weights = online.trained_weights(scheme(seq, seq, "bias"))
     sink = shaping.logits(online.at_least_float32(q[:, :, :1]))
     out: Tensor = _Ring.apply(ring, calls, q, k, v, sink, *weights)
     return out
@@ -181,15 +192,20 @@ class _Ring(torch.autograd.Function):
         out, log_sum, travelling = q, q, [k, v]  # of no keys yet
         with full_precision(q):
             for hop in range(ring.world):
-                owner, last = (ring.rank - hop) % ring.world, hop == ring.world - 1
+                owner = (ring.rank - hop) % ring.world  # the process that the keys at hand are from
+                last = hop == ring.world - 1
                 arriving: list[Tensor] = []
                 waiting: list[Any] = []
                 if not last:
                     arriving, waiting = ring.passed_on(travelling, _sizes(travelling, calls, owner - 1))
-                part = online.forward(calls[owner], q, *travelling)
-                out, log_sum = merged(out, log_sum, *part) if hop else part
-                for each in waiting:
-                    each.wait()
+                # The next keys travel while these are read.
+                part, log_part = online.forward(calls[owner], q, *travelling)
+                if hop == 0:
+                    out, log_sum = part, log_part
+                else:
+                    out, log_sum = merged(out, log_sum, part, log_part)
+                for request in waiting:
+                    request.wait()
                 travelling = arriving
             out, log_sum = online.with_sink(out, log_sum, sink)
         out = out.to(v.dtype)
@@ -203,8 +219,11 @@ class _Ring(torch.autograd.Function):
         ring, calls = ctx.ring, ctx.calls
         q, k, v, out, log_sum, sink, *weights = ctx.saved_tensors
         exact = log_sum.dtype
-        to_q, to_weights = torch.zeros_like(q, dtype=exact), [torch.zeros_like(each) for each in weights]
-        travelling, gradients = [k, v], [torch.zeros_like(each, dtype=exact) for each in (k, v)]
+        to_q = torch.zeros_like(q, dtype=exact)
+        to_weights = [torch.zeros_like(weight) for weight in weights]
+        # The gradients of keys and values travel with them, and each process adds its part.
+        travelling = [k, v]
+        gradients = [torch.zeros_like(k, dtype=exact), torch.zeros_like(v, dtype=exact)]
         with full_precision(q):
             for hop in range(ring.world):
                 owner = (ring.rank - hop) % ring.world
@@ -216,12 +235,12 @@ class _Ring(torch.autograd.Function):
                 # After the last hop the gradients are one process short of home.
                 going = [*travelling, *gradients] if hop < ring.world - 1 else gradients
                 arriving, waiting = ring.passed_on(going, _sizes(going, calls, owner - 1))
-                for each in waiting:
-                    each.wait()
+                for request in waiting:
+                    request.wait()
                 travelling, gradients = arriving[:-2], arriving[-2:]
             to_sink = online.sink_gradient(out, log_sum, grad, sink)  # of the queries of this process
-        to_k, to_v = (sums.to(each.dtype) for sums, each in zip(gradients, (k, v), strict=True))
-        return None, None, to_q.to(q.dtype), to_k, to_v, to_sink, *to_weights
+        to_k, to_v = gradients
+        return None, None, to_q.to(q.dtype), to_k.to(k.dtype), to_v.to(v.dtype), to_sink, *to_weights
 
 
 def merged(out: Tensor, log_sum: Tensor, part: Tensor, log_part: Tensor) -> tuple[Tensor, Tensor]:
@@ -234,7 +253,7 @@ def merged(out: Tensor, log_sum: Tensor, part: Tensor, log_part: Tensor) -> tupl
 def _sizes(tensors: list[Tensor], calls: list[online.Call], owner: int) -> list[torch.Size]:
     """Return the sizes of such tensors for the keys of another process: (B, H', n, width)."""
     tokens = len(calls[owner % len(calls)].k_seq)
-    return [torch.Size((*each.shape[:2], tokens, each.shape[3])) for each in tensors]
+    return [torch.Size((*tensor.shape[:2], tokens, tensor.shape[3])) for tensor in tensors]
 
 
 def _first(seq: Seq, k_seq: Seq, visibility: Visibility) -> tuple[int, ...] | None:

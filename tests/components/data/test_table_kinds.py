@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from decimal import Decimal
+from inspect import getattr_static
 from pathlib import Path
 from typing import Any
 
@@ -317,6 +318,18 @@ def test_a_slice_by_a_feature_of_numbers_has_their_names(tmp_path: Path) -> None
     assert data.spec.slices == ("0", "1")
     for batch in batches(data.load(Columns())):
         assert set(batch.slice.tolist()) <= {0, 1}
+
+
+@pytest.mark.parametrize(("option", "members"), [({}, ["baselines"]), ({"target": ("size",)}, ["mean", "std"])])
+def test_a_split_with_slices_keeps_its_protocols_without_getattr(
+    option: dict[str, Any], members: list[str], tmp_path: Path
+) -> None:
+    people = [{"age": n, "sex": n % 2, "size": n / 2, "label": "ab"[n // 2 % 2]} for n in range(40)]
+    write_rows(tmp_path / "x.csv", people)
+    data = Table(path=str(tmp_path / "x.csv"), columns=("age",), text=None, slices="sex", **option)
+    for split in data.load(Columns()):
+        for name in members:  # `getattr_static` is how `isinstance` asks from Python 3.12 on
+            assert getattr_static(split, name, None) is not None, name
 
 
 @pytest.mark.parametrize("option", [{"flip": True}, {"shift": 1}, {"crop": 0.2}])

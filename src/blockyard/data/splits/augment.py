@@ -1,4 +1,4 @@
-"""Random augmentation of training images: the options, and what they do.
+"""Random augmentation of training images, and its options.
 
 Shift, flip and crop are vectorised; every random number is a hash of (key, sample, stream). RandAugment and random
 erasing are torchvision's.
@@ -6,9 +6,9 @@ erasing are torchvision's.
 Source: Cubuk et al. 2020, RandAugment (arXiv 1909.13719); Zhong et al. 2020, Random Erasing (arXiv 1708.04896)
 Reference: torchvision.transforms.v2.RandAugment, RandomErasing
 
-torchvision draws from torch's generator. It is seeded for each image by a hash of (key, sample), where the key is
-one of (seed, epoch), and put back afterwards: the number of workers, threads and processes and a resume change
-nothing.
+torchvision draws from torch's generator. It is seeded for each image by a hash of (key, sample), where the key is a
+hash of (seed, epoch), and its state is restored afterwards. The number of workers, threads and processes and a resume
+change nothing.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from blockyard.data.splits.hash import uniform
 from blockyard.data.splits.order import mix
 from blockyard.errors import UserError
 
-LARGE = 2**15  # values of an image from which on each is treated by itself
-MAGNITUDE = 9  # of RandAugment, where the options name none
+LARGE = 2**15  # values of an image from which on images are mirrored one by one
+MAGNITUDE = 9  # of RandAugment by default
 CHANNELS = (1, 3)  # of images that RandAugment can change
 
 _LOCK = Lock()  # threads that decode share torch's generator
@@ -40,7 +40,7 @@ _LOCK = Lock()  # threads that decode share torch's generator
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's CPU generator inside, in one thread at a time, and put it back as it was."""
+    """Seed torch's CPU generator inside, in one thread at a time, and restore its state afterwards."""
     generator = torch.default_generator
     with _LOCK:
         state = generator.get_state()
@@ -58,9 +58,9 @@ class Augment:
     shift: translate by up to this many pixels along each axis, padding with zeros
     crop: cut out a random square of relative side 1 - crop or more and resize it to the full image
     flip: mirror half of the images left to right
-    operations, magnitude: of RandAugment, no operations for none
+    operations, magnitude: of RandAugment, which 0 operations switch off
     erasing: probability of erasing a rectangle, to the mean of the training images; to black where they stay bytes
-    levels: gray levels of each channel, from 0
+    levels: number of gray levels of each channel
     """
 
     shift: int = 0
@@ -79,14 +79,15 @@ class Augment:
         images = self.shift_and_flip(images, order, key)
         if key is None or not self.operations:
             return images
-        return self._each(self._changed, "rand", images, order, key)
+        return self._one_by_one(self._randomly_augmented, "rand", images, order, key)
 
     def change_floats(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
         """Crop float images (B, C, H, W) after they were normalized, then erase a rectangle of some."""
         images = self.random_crop(images, order, key)
         if key is None or not self.erasing:
             return images
-        return self._each(self._random_erasing, "erase", images, order, key)
+        # Zeros are drawn over normalized images, where zero is the mean.
+        return self._one_by_one(self._random_erasing, "erase", images, order, key)
 
     @cached_property
     def _rand_augment(self) -> Any:
@@ -100,23 +101,26 @@ class Augment:
 
         return v2.RandomErasing(self.erasing)
 
-    def _changed(self, image: Tensor) -> Tensor:
-        """Return an image uint8 (C, H, W) after RandAugment, whose magnitudes are for 256 levels."""
+    def _randomly_augmented(self, image: Tensor) -> Tensor:
+        """Return an image uint8 (C, H, W) after RandAugment."""
         from torchvision.transforms.v2.functional import to_pil_image
 
+        # The magnitudes of RandAugment are for 256 levels.
         scale = 255 / (self.levels - 1)
-        image = image if self.levels == 256 else (image * scale).round().to(torch.uint8)
-        changed = to_tensor(self._rand_augment(to_pil_image(image)))  # Pillow is three times as fast as tensors here
-        if self.levels == 256:
-            return changed
-        return (changed / scale).round().to(torch.uint8)
+        if self.levels != 256:
+            image = (image * scale).round().to(torch.uint8)
+        image = to_tensor(self._rand_augment(to_pil_image(image)))  # Pillow is three times as fast as tensors here
+        if self.levels != 256:
+            image = (image / scale).round().to(torch.uint8)
+        return image
 
-    def _each(self, transform: Any, stream: str, images: Tensor, order: Tensor, key: int) -> Tensor:
-        changed = torch.empty_like(images, memory_format=torch.contiguous_format)
+    def _one_by_one(self, transform: Any, stream: str, images: Tensor, order: Tensor, key: int) -> Tensor:
+        result = torch.empty_like(images, memory_format=torch.contiguous_format)
         for number, sample in enumerate(order.tolist()):
+            # Both transforms have a stream of their own, so that one option does not change the draws of the other.
             with seeded(mix(stream, key, sample)):
-                changed[number] = transform(images[number])
-        return changed
+                result[number] = transform(images[number])
+        return result
 
     def shift_and_flip(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
         """Shift and flip images (B, C, H, W) of any dtype; `order` (B,) holds their sample indices."""
@@ -126,8 +130,10 @@ class Augment:
         if self.flip:
             images = _flipped(images, draws[0] < 0.5)
         if self.shift:
-            (height, width), pad = images.shape[2:], (self.shift,) * 4
-            windows = F.pad(images, pad).unfold(2, height, 1).unfold(3, width, 1)  # (B, C, 2s + 1, 2s + 1, H, W)
+            height, width = images.shape[2:]
+            padded = F.pad(images, (self.shift,) * 4)  # (B, C, H + 2s, W + 2s)
+            # A view of every shifted image; indexing copies one of them for each sample.
+            windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # (B, C, 2s + 1, 2s + 1, H, W)
             down, right = (draws[1:] * (2 * self.shift + 1)).long()  # (B,) each
             images = windows[torch.arange(len(images)), :, down, right]  # (B, C, H, W)
         return images
@@ -138,7 +144,7 @@ class Augment:
             return images
         draws = uniform(key, order, 6)[3:]  # (3, B); the first three belong to `shift_and_flip`
         side = 1 - self.crop * draws[0]  # (B,)
-        centre = (1 - side) * (2 * draws[1:] - 1)  # (2, B)
+        centre = (1 - side) * (2 * draws[1:] - 1)  # (2, B), from -1 to 1, such that the square lies inside
         theta = torch.zeros(len(images), 2, 3)
         theta[:, 0, 0] = theta[:, 1, 1] = side
         theta[:, :, 2] = centre.T
@@ -146,12 +152,12 @@ class Augment:
         return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
 
 
-def _flipped(images: Tensor, which: Tensor) -> Tensor:
-    """Return images (B, C, H, W), those of the mask `which` (B,) mirrored left to right."""
+def _flipped(images: Tensor, mask: Tensor) -> Tensor:
+    """Return images (B, C, H, W) with the images of the mask (B,) mirrored left to right."""
     if not len(images) or images[0].numel() < LARGE:
-        return torch.where(which[:, None, None, None], images.flip(-1), images)
+        return torch.where(mask[:, None, None, None], images.flip(-1), images)
     result = images.clone()
-    for index in which.nonzero()[:, 0].tolist():  # a tenth of the time of `where` for photographs
+    for index in mask.nonzero()[:, 0].tolist():  # a tenth of the time of `where` for photographs
         result[index] = images[index].flip(-1)
     return result
 
@@ -188,14 +194,18 @@ class AugmentOptions:
             )
 
     def augmentation(self, channels: int, levels: int = 256) -> Augment:
-        """Return the augmentation of images of so many channels and levels. Raises UserError if it cannot be."""
+        """Return the augmentation of images. Raises UserError for RandAugment on a number of channels not in CHANNELS.
+
+        channels, levels: number of channels of an image, and of gray levels of a channel
+        """
         if self.rand_augment and channels not in CHANNELS:
             raise UserError(f"data.rand_augment={self.rand_augment}: images have {channels} channels; it needs 1 or 3")
         magnitude = MAGNITUDE if self.rand_magnitude is None else self.rand_magnitude
         return Augment(self.shift, self.crop, self.flip, self.rand_augment, magnitude, self.erasing, levels)
 
     def refuse_without_images(self, reads: str, remedy: str) -> None:
-        """Raise UserError for an augmentation where rows are no images. reads: what they are."""
+        """Raise UserError for an augmentation of rows that are no images. reads: the contents of a row."""
         for name in ("shift", "crop", "flip", "rand_augment", "erasing"):
-            if value := getattr(self, name):
+            value = getattr(self, name)
+            if value:
                 raise UserError(f"data.{name}={value} changes images, but a row is {reads}; {remedy}")

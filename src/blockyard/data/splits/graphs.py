@@ -1,16 +1,19 @@
-"""Shared parts of graphs: what one is, and padded tensors of their nodes and of the facts of each pair of nodes.
+"""Shared parts of data sets of graphs: padded tensors of nodes, and facts of each pair of nodes.
 
     nodes   (columns..., degree)         codes of the tokenizer; 0 stands for values that were not in training
-    pairs   (distance, edge, edge, ...)  of each pair of nodes: edges are those along the path, from its start
+    pairs   (distance, edge, edge, ...)  codes of the edges along a shortest path, from its start
 
-Everything is computed once, by `load`; a batch is cut to its largest graph.
+Everything is computed once, by `load`. A batch is cut to its largest graph.
+
+Source: Ying et al. 2021, Graphormer (arXiv 2106.05234), sections 3.1.2 and 3.1.3
+Reference: networkx.all_shortest_paths; scipy.sparse.csgraph.shortest_path
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -38,25 +41,20 @@ from blockyard.data.files.molecules import read_unlabelled
 from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.split import target_moments
 
-# Facts of pairs of nodes: distances, and the edges along a shortest path.
-#
-# Source: Ying et al. 2021, Graphormer (arXiv 2106.05234), sections 3.1.2 and 3.1.3
-# Reference: networkx.all_shortest_paths; scipy.sparse.csgraph.shortest_path
-#
-# Where several shortest paths join two nodes, the one whose codes of edges are first in dictionary order counts, so
-# that the facts do not depend on the numbering of nodes.
-
-FARTHEST = UNREACHABLE - 1  # distances beyond it are kept as it
+FARTHEST = UNREACHABLE - 1  # larger distances are stored as this one
 MOST_STEPS = 7  # codes of edges along a path that fit into one 64-bit number
 
 Ints = npt.NDArray[np.int64]
+Steps = Annotated[int, Ge(0), Le(MOST_STEPS), Because("the codes along a path are compared as one number")]
 
 
 def pair_facts(nodes: int, ends: Ints, codes: Ints, steps: int) -> npt.NDArray[np.uint8]:
     """Return the facts (N, N, 1 + steps): the distance, then the codes of the first `steps` edges of the path.
 
-    ends: (m, 2), the nodes that each edge joins, both ways; codes: (m,), from 1 to 255
-    A path of fewer edges has codes 0 behind its end.
+    A path of fewer edges has codes 0 behind its end. Of several shortest paths, the one with the smallest codes in
+    dictionary order counts, so that the facts do not depend on the numbering of nodes.
+
+    ends: (m, 2), the nodes that each edge joins, in both directions; codes: (m,), from 1 to 255
     """
     source, target = np.concatenate([ends, ends[:, ::-1]]).T  # 2 x (2 m,)
     distance = _distances(nodes, source, target)
@@ -81,7 +79,7 @@ def _distances(nodes: int, source: Ints, target: Ints) -> npt.NDArray[np.float64
 
 
 def _first_codes(distance: npt.NDArray[np.float64], source: Ints, target: Ints, codes: Ints, steps: int) -> Ints:
-    """Return the codes of the first edges on the smallest of all shortest paths, (N, N, steps).
+    """Return the codes of the first edges on the shortest path that comes first in dictionary order, (N, N, steps).
 
     source, target, codes: directed edges (2 m,), in order of their source
     """
@@ -90,7 +88,9 @@ def _first_codes(distance: npt.NDArray[np.float64], source: Ints, target: Ints, 
     onward = (distance[target] + 1 == distance[source]) & np.isfinite(distance[source])
     rest = np.zeros(distance.shape, dtype=np.int64)  # the codes of the rest of the path as one number
     beyond = np.iinfo(np.int64).max
+    # A round puts a first edge before the best path that the round before found from its other end.
     for step in range(steps):
+        # The first edge is the highest digit in base 256, so that numbers compare as sequences of codes do.
         candidates = np.where(onward, codes[:, None] * 256**step + rest[target], beyond)  # (2 m, N)
         best = np.full(distance.shape, beyond)
         best[source[starts]] = np.minimum.reduceat(candidates, starts)
@@ -119,9 +119,6 @@ def graph_key(graph: Graph) -> str:
         network.add_edge(first, second, codes=str(codes))
     key: str = weisfeiler_lehman_graph_hash(network, edge_attr="codes", node_attr="codes")
     return key
-
-
-Steps = Annotated[int, Ge(0), Le(MOST_STEPS), Because("the codes along a path are compared as one number")]
 
 
 class GraphParts(NamedTuple):
@@ -192,17 +189,20 @@ class GraphData(LoadedData):
     @property
     def spec(self) -> DataSpec:
         """Graphs of different sizes."""
-        (nodes, columns), targets = self.size(), self.targets()
-        return DataSpec(
+        nodes, columns = self.size()
+        targets = self.targets()
+        spec = DataSpec(
             "graph",
             (nodes, columns + 1),
             variable=True,
-            target="class" if targets is None else "labels" if self.labels else "values",
-            classes=len(self.class_names) or 2 if targets is None else targets if self.labels else None,
             class_names=self.class_names,
-            values=None if targets is None or self.labels else (targets,),
             pairs=1 + self.path_steps,
         )
+        if targets is None:
+            return replace(spec, target="class", classes=len(self.class_names) or 2)
+        if self.labels:
+            return replace(spec, target="labels", classes=targets)
+        return replace(spec, target="values", values=(targets,))
 
     @abstractmethod
     def read(self) -> GraphParts:
@@ -218,34 +218,37 @@ class GraphData(LoadedData):
         class_of = (lambda graph: graph.target) if self.targets() is None else None
         parts = GraphParts(*self.kept_of(self.read(), class_of))
         if not tokenizer.state():
-            nodes, edges = (_stacked(parts.train, name) for name in ("nodes", "edges"))
-            tokenizer.fit(nodes, edges)
+            tokenizer.fit(_stacked(parts.train, "nodes"), _stacked(parts.train, "edges"))
         splits = [self.encoded(graphs, tokenizer) for graphs in parts]
         if self.labels:
             for split in splits:
-                split.target = split.target.float()
+                split.target = split.target.float()  # as logits are, for the loss
         elif self.targets() is not None:
             _standardize(splits)
-        self._fingerprint = sha256(
-            tensor for split in splits for tensor in (split.lengths, split.nodes, split.pairs, split.target)
-        )
+        contents: list[Tensor] = []
+        for split in splits:
+            contents += [split.lengths, split.nodes, split.pairs, split.target]
+        self._fingerprint = sha256(contents)
         return Splits(*splits)
 
     def encoded(self, graphs: Sequence[Graph], tokenizer: GraphTokenizer) -> GraphSplit:
         """Return graphs as a fitted tokenizer encodes them, with their targets as they are."""
         lengths = [len(graph.nodes) for graph in graphs]
-        largest, columns = max(lengths), self.size()[1]
+        largest = max(lengths)
+        _, columns = self.size()
         nodes = torch.zeros(len(graphs), largest, columns + 1, dtype=torch.uint8)
         pairs = torch.zeros(len(graphs), largest, largest, 1 + self.path_steps, dtype=torch.uint8)
         node_codes = tokenizer.encode_nodes(_stacked(graphs, "nodes")).split(lengths)
         edge_codes = tokenizer.encode_edges(_stacked(graphs, "edges")).split([len(graph.ends) for graph in graphs])
-        for i, (graph, n, of_nodes, of_edges) in enumerate(zip(graphs, lengths, node_codes, edge_codes, strict=True)):
-            nodes[i, :n, :-1] = of_nodes
-            nodes[i, :n, -1] = torch.from_numpy(np.bincount(graph.ends.ravel(), minlength=n).clip(max=255))
-            facts = pair_facts(n, graph.ends, of_edges.numpy(), self.path_steps)
+        for i, (graph, n, codes, edges) in enumerate(zip(graphs, lengths, node_codes, edge_codes, strict=True)):
+            degree = np.bincount(graph.ends.ravel(), minlength=n)
+            nodes[i, :n, :-1] = codes
+            nodes[i, :n, -1] = torch.from_numpy(degree.clip(max=255))  # the largest number of a byte
+            facts = pair_facts(n, graph.ends, edges.numpy(), self.path_steps)
             pairs[i, :n, :n] = torch.from_numpy(facts)
-        kind = torch.int64 if self.targets() is None else torch.float64
-        target = torch.tensor([graph.target for graph in graphs], dtype=kind)
+        # Real values stay in double precision until they are standardized.
+        dtype = torch.int64 if self.targets() is None else torch.float64
+        target = torch.tensor([graph.target for graph in graphs], dtype=dtype)
         return GraphSplit(nodes, pairs, torch.tensor(lengths), target)
 
     def read_new(self, inputs: Sequence[str], reader: InputReader) -> NewInputs:
@@ -253,8 +256,9 @@ class GraphData(LoadedData):
         assert isinstance(reader.tokenizer, GraphTokenizer)
         most, columns = self.size()
         connected = getattr(self, "disconnected", "keep") == "refuse"
-        edges = reader.tokenizer.state().get("edges") or [[]]
-        names, graphs = [], []
+        edges = reader.tokenizer.state().get("edges") or [[]]  # distinct rows of the columns of an edge
+        names = []
+        graphs = []
         for path in map(new_file, inputs):
             for line in read_unlabelled(path, columns, len(edges[0]), most, connected):
                 names.append(f"{path}, line {line.number}")
@@ -267,7 +271,7 @@ def _stacked(graphs: Sequence[Graph], name: str) -> Tensor:
 
 
 def _standardize(splits: Sequence[GraphSplit]) -> None:
-    """Put the targets of all splits in standard deviations of the training split, as `target_moments` does."""
+    """Standardize the targets of all splits, in place, by the `target_moments` of the training split."""
     values = splits[0].target
     mean, std = target_moments(values, [str(number) for number in range(1, 1 + values.shape[1])])
     for split in splits:

@@ -1,9 +1,9 @@
-"""Simple models of a task, beside which a transformer is compared: the most frequent class, linear models, neighbours.
+"""Simple models that a transformer is compared with: the most frequent class, linear models, neighbours.
 
 Reference: scikit-learn LogisticRegression, Ridge, NearestCentroid, TfidfVectorizer
 
-What a model costs is bounded by what it is fitted on: samples at equal distances, and no more classes and features than
-the limits below. Fitted on all of the web pages of 509 languages, one of them once took the memory of its machine.
+The cost of a model is bounded: it is fitted on samples at equal distances, and on no more classes and features than the
+limits below. Fitted on all of the web pages of 509 languages, one of them once took the memory of its machine.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def majority(counts: Tensor, samples: int) -> Tensor:
 
 
 def most_of_classes(classes: int, most: int = MOST_SAMPLES) -> int:
-    """Return how many samples a logistic regression of so many classes is fitted on."""
+    """Return the number of samples that a logistic regression of `classes` classes is fitted on."""
+    # Its time grows with the product of samples and classes.
     return min(most, _SAMPLES_BY_CLASSES // max(classes, 1))
 
 
@@ -65,43 +66,51 @@ def check_classes(classes: int) -> None:
 def tf_idf(
     texts: Callable[[Tensor], list[str]], target: Tensor, tested: Callable[[Tensor], list[str]], classes: int, most: int
 ) -> SimpleModel:
-    """Return a logistic regression on the weighted words of a text, of more than MOST_CLASSES the nearest centroid.
+    """Return a logistic regression on the weighted words of a text; for more than MOST_CLASSES the nearest centroid.
 
-    Words are those of scikit-learn's TfidfVectorizer, with the logarithm of their count. A class without a sample has
-    a logit of minus infinity.
+    scikit-learn's TfidfVectorizer finds and weights the words, with the logarithm of their count. A class without a
+    sample has a logit of minus infinity.
 
-    texts, tested: give the samples `order` of the training split and of the one that is tested
-    target: (n,) int64 classes of the training split; most: samples that it is fitted on
+    texts, tested: return the texts of the samples `order` of the training split, and of the tested split
+    target: (n,) int64 classes of the training split; most: maximum number of samples that it is fitted on
     """
     many = classes > MOST_CLASSES
-    chosen = equally_spaced(len(target), most if many else most_of_classes(classes, most))
+    if not many:
+        most = most_of_classes(classes, most)
+    chosen = equally_spaced(len(target), most)
 
     def fit() -> Predict:
         from sklearn.feature_extraction.text import TfidfVectorizer
 
-        own = target[chosen]
-        features = MOST_WORDS if many else min(MOST_WORDS, _WEIGHTS // classes)
-        vectors = TfidfVectorizer(sublinear_tf=True, max_features=features)
+        num_words = MOST_WORDS
+        if not many:
+            num_words = min(MOST_WORDS, _WEIGHTS // classes)  # the regression has a weight for each word and class
+        vectors = TfidfVectorizer(sublinear_tf=True, max_features=num_words)
         try:
             features = vectors.fit_transform(texts(chosen))
         except ValueError:  # no word of two letters in any text
             counts = target.bincount(minlength=classes)
             return lambda order: majority(counts, len(order))
-        predict = _centroids_of_words(features, own, classes) if many else _logistic(features, own, classes, C=10.0)
+        if many:
+            predict = _centroids_of_words(features, target[chosen], classes)
+        else:
+            predict = _logistic(features, target[chosen], classes, C=10.0)
         return lambda order: predict(vectors.transform(tested(order)))
 
-    name, without = ("tf_idf_centroid", ("loss",)) if many else ("tf_idf", ())
-    return SimpleModel(name, fit, sampled("fitted", len(chosen), len(target)), without)
+    note = sampled("fitted", len(chosen), len(target))
+    if many:
+        return SimpleModel("tf_idf_centroid", fit, note, ("loss",))  # cosines are no log probabilities
+    return SimpleModel("tf_idf", fit, note)
 
 
 def linear(fit: Tensor, target: Tensor, classes: int, iterations: int = 200) -> Callable[[Tensor], Tensor]:
-    """Fit a logistic regression on values (m, F), in which a missing one is the mean; from values to logits (n, V).
+    """Fit a logistic regression on values (m, F); return the function from values to logits (n, V).
 
-    Raises ValueError for more than MOST_CLASSES classes.
+    NaN in standardized values counts as their mean, 0. Raises ValueError for more than MOST_CLASSES classes.
     """
     check_classes(classes)
     present = target.unique()
-    if len(present) == 1:
+    if len(present) == 1:  # scikit-learn refuses a single class
         logits = torch.full((classes,), -torch.inf).index_fill(0, present, 0.0)
         return lambda values: logits.expand(len(values), -1)
     predict = _logistic(fit.nan_to_num().numpy(), target, classes, max_iter=iterations)
@@ -116,24 +125,25 @@ def _logistic(features: object, target: Tensor, classes: int, **options: float) 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the last digits of a baseline do not matter
         model.fit(features, target.numpy())
-    present = torch.from_numpy(model.classes_)
+    present = torch.from_numpy(model.classes_)  # the classes with a sample, ascending
 
     def predict(values: object) -> Tensor:
-        own = torch.from_numpy(model.predict_log_proba(values)).float()
-        return torch.full((len(own), classes), -torch.inf).index_copy_(1, present, own)
+        log_probabilities = torch.from_numpy(model.predict_log_proba(values)).float()  # (n, present classes)
+        logits = torch.full((len(log_probabilities), classes), -torch.inf)
+        return logits.index_copy_(1, present, log_probabilities)
 
     return predict
 
 
 def _centroids_of_words(features: object, target: Tensor, classes: int) -> Callable[..., Tensor]:
-    """From sparse rows of length one to cosines (n, V) with the mean of each class."""
+    """Fit the mean of each class of sparse rows of norm 1; return the function from rows to cosines (n, V)."""
     import numpy as np
     from scipy.sparse import csr_array
     from sklearn.preprocessing import normalize
 
     ones = np.ones(len(target), dtype=np.float32)
     members = csr_array((ones, (target.numpy(), np.arange(len(target)))), shape=(classes, len(target)))
-    centroids = normalize(members @ features)  # (V, F)
+    centroids = normalize(members @ features)  # (V, F), of sums: their direction is that of the means
     absent = target.bincount(minlength=classes) == 0
 
     def predict(values: object) -> Tensor:
@@ -144,7 +154,7 @@ def _centroids_of_words(features: object, target: Tensor, classes: int) -> Calla
 
 
 def nearest_centroid(fit: Tensor, target: Tensor, classes: int) -> Callable[[Tensor], Tensor]:
-    """Fit the mean of each class of values (m, F); from values to minus the distance to each (n, V)."""
+    """Fit the mean of each class of values (m, F); return the function from values to negative distances (n, V)."""
     fit = fit.nan_to_num()
     counts = target.bincount(minlength=classes)
     means = torch.zeros(classes, fit.shape[1]).index_add_(0, target, fit) / counts.clamp_min(1)[:, None]
@@ -153,16 +163,23 @@ def nearest_centroid(fit: Tensor, target: Tensor, classes: int) -> Callable[[Ten
 
 
 def ridge(fit: Tensor, target: Tensor) -> Callable[[Tensor], Tensor]:
-    """Fit least squares with a small penalty on values (m, F) and targets (m, V) with NaN; from values to (n, V)."""
+    """Fit least squares with a small penalty on values (m, F); return the function from values to targets (n, V).
+
+    target: (m, V), NaN where a value is missing
+    """
     fit = fit.nan_to_num().double()
     mean, std = fit.mean(0), fit.std(0, correction=0)
     std = torch.where(std > 1e-9, std, torch.inf)  # a feature that does not vary counts for nothing
-    weights, offsets = [], []
+    weights = []
+    offsets = []
+    # Each target has samples of its own, and so equations of its own.
     for column in target.double().unbind(1):
-        there = ~column.isnan()
-        x, y = (fit[there] - mean) / std, column[there]
+        known = ~column.isnan()
+        x = (fit[known] - mean) / std
+        y = column[known]
         level = y.mean() if len(y) else torch.zeros((), dtype=torch.float64)
-        square = x.T @ x + torch.eye(x.shape[1], dtype=torch.float64) * max(1e-3 * len(y), 1e-3)
+        penalty = max(1e-3 * len(y), 1e-3)  # x.T @ x alone is singular for equal features
+        square = x.T @ x + torch.eye(x.shape[1], dtype=torch.float64) * penalty
         weights.append(torch.linalg.solve(square, x.T @ (y - level)))
         offsets.append(level)
     matrix, offset = torch.stack(weights, 1), torch.stack(offsets)
@@ -170,9 +187,10 @@ def ridge(fit: Tensor, target: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def nearest_sources(fit: Sequence[str]) -> Callable[[Sequence[str]], list[int]]:
-    """Fit the weighted words of texts; from other texts to the index of the most similar one of `fit`."""
+    """Fit the weighted words of texts; return the function from texts to the index of the most similar one of `fit`."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
+    # scikit-learn's default pattern drops words of one letter, which short sources may consist of.
     vectors = TfidfVectorizer(sublinear_tf=True, max_features=MOST_WORDS, token_pattern=r"(?u)\b\w+\b")
     try:
         fitted = vectors.fit_transform(fit)

@@ -19,6 +19,7 @@ from blockyard.errors import UserError, fold
 log = logging.getLogger("blockyard")
 Fraction = Annotated[float, Gt(0), Lt(1)]  # of a data set that goes to one split
 _WRAPPED = ("texts", "series", "sequences", "images", "split")  # where splits keep what has the targets
+_PROTOCOL_MEMBERS = ("baselines", "lengths", "mean", "std", "pairs")  # of HasBaselines, HasLengths and the like
 _CHUNK = 1024
 
 
@@ -164,6 +165,10 @@ class Sliced:
 
     def __init__(self, split: Any, slices: Tensor) -> None:
         self.split, self.slice = split, slices
+        # From Python 3.12 on, `isinstance` with a protocol looks members up without `__getattr__`.
+        for name in _PROTOCOL_MEMBERS:
+            if hasattr(split, name):
+                setattr(self, name, getattr(split, name))
 
     def __len__(self) -> int:
         return len(self.slice)
