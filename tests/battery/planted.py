@@ -263,7 +263,7 @@ GUARDS = (
         "bounds-ignored", "config/schema.py", "if type(bound) is Le and number > bound.le:", "if not metadata:", BOUNDS
     ),
     _bug("cores-ignored", "config/schema.py", "number > bound.count * cpu_cores()", "number < 0", BOUNDS),
-    _bug("memory-ignored", "config/trial_build.py", "need.total <= there", "need.total >= 0", BOUNDS),
+    _bug("memory-ignored", "config/trial_build.py", "need.total <= capacity", "need.total >= 0", BOUNDS),
     _bug("any-image-format", "data/files/images.py", "(stream, formats=FORMATS)", "(stream)", IMAGES),
     _bug(
         "integers-are-weights",
