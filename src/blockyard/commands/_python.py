@@ -1,6 +1,6 @@
 """The functions of `import blockyard`: the commands, for scripts and notebooks.
 
-Overrides are those of the command line, texts or mappings: `train("experiment=vit_digits", {"optimizer.lr": 1e-3})`.
+Overrides are texts, as on the command line, or mappings: `train("experiment=vit_digits", {"optimizer.lr": 1e-3})`.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def train(
 ) -> RunFolder:
     """Train the config that overrides describe, or find the finished run of the same config, and return its folder.
 
-    config: what a Hydra application of your own composed, in place of overrides; see `hydra_groups`
-    outputs: the folder of the runs; by default that of the overrides or the config, which is "outputs" there
+    config: the config that a Hydra application of your own composed, in place of overrides; see `hydra_groups`
+    outputs: the folder of the runs; by default the one of the overrides or of the config, "outputs" if they name none
     A run that was interrupted goes on where it stopped. Raises UserError with every problem of the config, or RunFailed
     where the run ends before its last step.
     """
@@ -59,7 +59,7 @@ def train(
 
 
 def _packages(arguments: Sequence[str], config: Mapping[str, Any] | None) -> list[str]:
-    """The packages that may be imported: those that the user has typed, or that his own application names."""
+    """Return the packages that may be imported: the user has typed them, or his own application names them."""
     return [*packages_typed(arguments), *((config or {}).get("allow") or ())]
 
 
@@ -68,7 +68,7 @@ def _checked(
     config_dirs: Sequence[str | os.PathLike[str]],
     config: Mapping[str, Any] | None,
 ) -> Composed:
-    """The composed config. Raises UserError with every problem of it."""
+    """Return the composed config. Raises UserError with all its problems."""
     from blockyard.config.check import check
     from blockyard.config.compose import compose
 
@@ -87,7 +87,7 @@ def _checked(
 
 
 def build(config: Mapping[str, Any]) -> Components:
-    """The components of the config that a Hydra application of your own composed; see `hydra_groups`.
+    """Return the components of the config that a Hydra application of your own composed; see `hydra_groups`.
 
     `build(cfg).model(seed=0)` is its model, `.load()` reads its data, `.optimizer.build(model)` makes its optimizer.
     Raises UserError with every problem of the config.
@@ -99,10 +99,10 @@ def build(config: Mapping[str, Any]) -> Components:
 
 
 def hydra_groups() -> None:
-    """Let the Hydra applications of this process compose blockyard's groups; call it before that of `@hydra.main`.
+    """Let the Hydra applications of this process compose blockyard's groups.
 
-    `blockyard` in the defaults list of the application then stands for all groups with their defaults. What Hydra
-    composed goes to `build`, `lightning(config=...)` or `train(config=...)`.
+    Call it before the function with `@hydra.main`. `blockyard` in the defaults list of the application then stands for
+    all groups with their defaults. The composed config goes to `build`, `lightning(config=...)` or `train(config=...)`.
     """
     from blockyard.config.hydra_groups import register
 
@@ -139,14 +139,13 @@ def lightning(
     config: Mapping[str, Any] | None = None,
     config_dirs: Sequence[str | os.PathLike[str]] = (),
 ) -> tuple[TrainerModule, TrainerData]:
-    """The LightningModule and the LightningDataModule of the config that overrides describe, for a Trainer of your own.
+    """Return the LightningModule and the LightningDataModule of a config, for a Trainer of your own.
 
     `Trainer(**module.trainer_arguments())` trains as long as a run does, and on one process to the same weights. The
     data is read, and downloaded where the config allows it.
 
-    config: what a Hydra application of your own composed, in place of overrides; see `hydra_groups`
-    Raises UserError with every problem of the config, and with
-    every option that only the loop of a run has.
+    config: the config that a Hydra application of your own composed, in place of overrides; see `hydra_groups`
+    Raises UserError with every problem of the config, and with every option that only the loop of a run has.
     """
     arguments = as_texts(overrides)
     with importable(_packages(arguments, config)):
@@ -167,27 +166,34 @@ def sweep(
     seeds: int | None = None,
     name: str | None = None,
 ) -> Comparison:
-    """Run what is missing of a sweep file, on this machine, and return the comparison of its arms.
+    """Run the missing cells of a sweep file on this machine, and return the comparison of its arms.
 
-    file: a path, the name of a shipped sweep, or the content of a file: `{"claim": ..., "arms": {...}}`, whose
-        `config_dirs` start at the working directory
-    outputs: the folder of the runs; by default that of the overrides, or "outputs"
-    workers: cells at a time; seeds: in place of the file's own
-    name: of the sweep's folder, where its content is given; the content is kept there as NAME.yaml
+    file: a path, the name of a shipped sweep, or the content of a file: `{"claim": ..., "arms": {...}}`, in which
+        relative `config_dirs` start at the working directory
+    outputs: the folder of the runs; by default the one of the overrides, or "outputs"
+    workers: the number of cells that run in parallel
+    seeds: the number of seeds, in place of the file's seeds
+    name: the name of the sweep's folder, where `file` is a content; it is kept there as NAME.yaml
     Raises UserError with every problem of a bad file, RunFailed where a cell failed.
     """
-    counts = {"--workers": workers, "--seeds": seeds}
-    flags = [text for flag, value in counts.items() if value is not None for text in (flag, str(value))]
     texts = as_texts(overrides)
+    folder = "outputs"
     if outputs is not None:
         refuse_outputs(texts)
         folder = os.fspath(outputs)
-    else:
-        named = [text.partition("=")[2] for text in texts if text.startswith("outputs=")]
-        folder = named[-1] if named else "outputs"
-    texts = [text for text in texts if not text.startswith("outputs=")]
-    with importable(packages_typed(texts)):
-        return _sweep(_path_of(file, name, folder), [*texts, *flags], folder)
+    arguments = []
+    for text in texts:
+        key, _, value = text.partition("=")
+        if key == "outputs":
+            folder = value
+        else:
+            arguments.append(text)
+    if workers is not None:
+        arguments += ["--workers", str(workers)]
+    if seeds is not None:
+        arguments += ["--seeds", str(seeds)]
+    with importable(packages_typed(arguments)):
+        return _sweep(_path_of(file, name, folder), arguments, folder)
 
 
 def refuse_outputs(texts: Sequence[str]) -> None:
@@ -198,7 +204,7 @@ def refuse_outputs(texts: Sequence[str]) -> None:
 
 
 def _path_of(file: str | os.PathLike[str] | Mapping[str, Any], name: str | None, outputs: str) -> Path:
-    """The sweep file that is named, or that is written from its content. Raises UserError."""
+    """Return the path of a sweep file, which is written first where `file` is a content. Raises UserError."""
     from blockyard.sweep.plan.sweep_plan import FOLDER
     from blockyard.sweep.spec.locate import find_sweep
 
@@ -236,10 +242,12 @@ def _written(content: Mapping[str, Any], name: str | None, folder: str) -> Path:
         plain = json.loads(json.dumps(dict(content), allow_nan=False))
     except (TypeError, ValueError) as error:
         raise UserError(f"the content of a sweep file is plain data: {error}") from error
-    if isinstance(folders := plain.get("config_dirs"), list):  # those of a file start at its folder
-        plain["config_dirs"] = [
-            os.path.abspath(os.path.expanduser(each)) if isinstance(each, str) and each else each for each in folders
-        ]
+    folders = plain.get("config_dirs")
+    if isinstance(folders, list):
+        # Relative ones in a file start at the file's folder, which the user of a content does not know.
+        for index, config_dir in enumerate(folders):
+            if isinstance(config_dir, str) and config_dir:
+                folders[index] = os.path.abspath(os.path.expanduser(config_dir))
     parse(plain, name=name)
     path = Path(folder) / name / f"{name}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -264,10 +272,13 @@ class Runs(Sequence["RunRecord"]):
 
     def __repr__(self) -> str:
         names = [f"{record.run} ({record.state})" for record in self.records]
-        return f"<{len(names)} run{'' if len(names) == 1 else 's'}{': ' if names else ''}{fold(names)}>"
+        if not names:
+            return "<0 runs>"
+        noun = "run" if len(names) == 1 else "runs"
+        return f"<{len(names)} {noun}: {fold(names)}>"
 
     def to_frame(self) -> pandas.DataFrame:
-        """A table with a row for each run: its facts, what was chosen in each family, and its metrics.
+        """Return a table with a row for each run: its facts, its choice in each family, and its metrics.
 
         Raises UserError without the package pandas.
         """
@@ -277,17 +288,17 @@ class Runs(Sequence["RunRecord"]):
             raise UserError("to_frame() needs the package pandas: pip install pandas") from None
         from blockyard.runs.record import FACTS
 
-        rows = [
-            {**{fact: record.value(fact) for fact in FACTS}, **record.choices, **record.metrics}
-            for record in self.records
-        ]
+        rows = []
+        for record in self.records:
+            facts = {fact: record.value(fact) for fact in FACTS}
+            rows.append({**facts, **record.choices, **record.metrics})
         return pandas.DataFrame(rows)
 
 
 def runs(*conditions: str, outputs: str | os.PathLike[str] = "outputs", archived: bool = False) -> Runs:
-    """The runs under `outputs` that meet every condition: `runs("sweep=quickstart", "test/accuracy>0.9")`.
+    """Return the runs under `outputs` that meet every condition: `runs("sweep=quickstart", "test/accuracy>0.9")`.
 
-    archived: also those that `blockyard runs archive` took out of listings
+    archived: include the runs that `blockyard runs archive` took out of listings
     Raises UserError for a key that no run has.
     """
     with importable(()):
@@ -297,11 +308,11 @@ def runs(*conditions: str, outputs: str | os.PathLike[str] = "outputs", archived
 
         every = cell_names(records(outputs), outputs)
         selected = select(every, [parse(condition) for condition in conditions])
-        return Runs(tuple(each for each in selected if archived or not each.archived))
+        return Runs(tuple(record for record in selected if archived or not record.archived))
 
 
 def as_texts(overrides: Sequence[Overrides]) -> list[str]:
-    """Overrides as the command line has them: texts of mappings as they are, all else in Hydra's grammar.
+    """Return overrides as the command line has them: texts of mappings as they are, all else in Hydra's grammar.
 
     Texts may thus hold interpolations; paths of `pathlib` do not.
 
@@ -313,16 +324,19 @@ def as_texts(overrides: Sequence[Overrides]) -> list[str]:
             texts.append(override)
             continue
         for key, value in override.items():
-            texts.append(f"{key}={value if isinstance(value, str) else to_text(_plain(key, value))}")
+            text = value
+            if not isinstance(value, str):
+                text = to_text(_plain(key, value))
+            texts.append(f"{key}={text}")
     return texts
 
 
 def _plain(key: str, value: Any) -> Any:
-    """A value as a YAML file has it. Raises UserError."""
+    """Return a value as a YAML file has it. Raises UserError."""
     if isinstance(value, Mapping):
-        return {str(name): _plain(key, each) for name, each in value.items()}
+        return {str(name): _plain(key, item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(key, each) for each in value]
+        return [_plain(key, item) for item in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value).replace("${", "\\${")  # a path is no interpolation
     if value is None or isinstance(value, bool | str):

@@ -1,4 +1,4 @@
-"""The types of what a command takes: how a value is read from text, shown in `--help` and completed in a shell."""
+"""The types of a command's arguments: how a value is read from text, shown in `--help` and completed in a shell."""
 
 from __future__ import annotations
 
@@ -84,15 +84,21 @@ Flag = Annotated[T, FlagForm()]
 
 def run_names(_before: Sequence[str], _typed: str) -> list[str]:
     """Return the runs in the project's outputs, newest first: `last`, their names, their folders."""
-    folders = sorted(
+    files = sorted(
         Path(default_outputs()).glob("*/s[0-9]*/status.json"), key=lambda path: path.stat().st_mtime, reverse=True
     )
-    names = [path.parts[-3].rpartition("-")[0] for path in folders]
-    return ["last", *(name for name in dict.fromkeys(names) if name), *(str(path.parent) for path in folders)]
+    names = []
+    folders = []
+    for file in files:
+        folders.append(str(file.parent))
+        name = file.parts[-3].rpartition("-")[0]  # without the hash of the config
+        if name and name not in names:
+            names.append(name)
+    return ["last", *names, *folders]
 
 
 def sweep_files(_before: Sequence[str], _typed: str) -> list[str]:
-    """Return the names of the sweep files here and of those that are shipped."""
+    """Return the names of the sweep files in the working directory and of the shipped ones."""
     from blockyard.sweep.spec.locate import sweep_names
 
     return list(sweep_names())
@@ -177,7 +183,9 @@ def find_run(name: str, outputs: str, moved: Mapping[str, str] | None = None) ->
     run = find(name, outputs)
     if name.strip().rstrip("/") != run.name and Path(os.path.expanduser(name)).absolute() != run.path:
         sys.stderr.write(printable(f"run={name}: {run.name}\n"))
-    return run.with_data(dict(moved)) if moved else run
+    if moved:
+        return run.with_data(dict(moved))
+    return run
 
 
 def input_lines(inputs: Sequence[str]) -> list[str]:

@@ -25,21 +25,23 @@ FOLDER = "outputs/bench"
 
 
 def names(*allowed: str) -> Callable[[str], tuple[str, ...]]:
-    """A reader of names with commas between them, each once."""
+    """Return a reader of names with commas between them, each once."""
 
     def read_names(text: str) -> tuple[str, ...]:
         values = tuple(dict.fromkeys(part.strip() for part in text.strip("[]").split(",")))
         wrong = [name for name in values if not re.fullmatch(r"\w+", name) or (allowed and name not in allowed)]
         if wrong:
-            of = f" of {', '.join(allowed)}" if allowed else ""
-            raise ValueError(f"names with commas between them{of}")
+            expected = "names with commas between them"
+            if allowed:
+                expected += f" of {', '.join(allowed)}"
+            raise ValueError(expected)
         return values
 
     return read_names
 
 
 def lengths(text: str) -> tuple[int, ...]:
-    """Numbers of tokens, ascending."""
+    """Return numbers of tokens, ascending."""
     try:
         values = tuple(sorted(indices(text)))
     except ValueError:
@@ -51,7 +53,8 @@ def lengths(text: str) -> tuple[int, ...]:
 
 def _parts(text: str) -> tuple[str, ...]:
     parts = tuple(part.strip() for part in text.strip("[]").split(",") if part.strip())
-    if wrong := [part for part in parts if not re.fullmatch(r"[\w.*]+", part)]:
+    wrong = [part for part in parts if not re.fullmatch(r"[\w.*]+", part)]
+    if wrong:
         raise ValueError(f"top, layers, or parts such as [embedder,head], not {wrong[0]}")
     return parts
 
@@ -94,8 +97,10 @@ def cost(
     folder = _folder(out)
     for override in overrides:
         key = override.partition("=")[0]
-        if key in ("data.context", "trainer.attention"):
-            raise UserError(f"{key}= has no effect on bench cost: use {'tokens=' if 'data' in key else 'kernels='}")
+        if key == "data.context":
+            raise UserError(f"{key}= has no effect on bench cost: use tokens=")
+        if key == "trainer.attention":
+            raise UserError(f"{key}= has no effect on bench cost: use kernels=")
         if key.lstrip("+~").partition(".")[0] in ("trainer", "optimizer", "schedule"):
             raise UserError(
                 f"{key}= has no effect on bench cost, which measures passes in single precision and no optimizer; "
@@ -121,7 +126,8 @@ def cost(
         sys.stderr.write(f"{measure.name}, {measure.tokens} tokens: {measure.milliseconds:.2f} ms\n")
     for table in tables(measured):
         console().print(table)
-    sys.stdout.write("".join(f"{sentence}\n" for sentence in crossings(measured)))
+    for sentence in crossings(measured):
+        sys.stdout.write(f"{sentence}\n")
     title = f"cost of={of}, batch {batch}"
     _write(folder, lambda: [write_csv(measured, folder), draw(measured, title, folder)])
 
@@ -171,7 +177,8 @@ def rates(
         tests.append(test)
         sys.stderr.write(f"{test.part}: {len(test.losses)} steps\n")
     console().print(range_test.rates_table(tests, module.lr))
-    sys.stdout.write("".join(f"{sentence}\n" for sentence in range_test.hints(tests, module.lr)))
+    for sentence in range_test.hints(tests, module.lr):
+        sys.stdout.write(f"{sentence}\n")
     _write(folder, lambda: range_test.write_rates(tests, folder))
 
 
@@ -188,4 +195,5 @@ def _write(folder: Path, write: Callable[[], list[Path]]) -> None:
         paths = write()
     except OSError as error:
         raise UserError(f"cannot write into {folder}: {error.strerror}; out=FOLDER sets another folder") from error
-    sys.stdout.write("".join(f"{path}\n" for path in paths))
+    for path in paths:
+        sys.stdout.write(f"{path}\n")

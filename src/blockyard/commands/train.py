@@ -187,9 +187,9 @@ def train_longer(name: str, overrides: Sequence[str], config_dirs: Sequence[str]
 
 
 def show(overrides: Sequence[str], config_dirs: Sequence[str], flags: HydraFlags) -> int:
-    """Print the config of a run (`--cfg job`), Hydra's own (`hydra`) or both (`all`), or what Hydra read (`--info`).
+    """Print the config of a run (`--cfg job`), Hydra's own (`hydra`), both (`all`), or Hydra's sources (`--info`).
 
-    Hydra's own application, which calls callbacks, launchers and logging classes that a config names, is never started.
+    Hydra's own application is never started: it calls callbacks, launchers and logging classes that a config names.
     """
     from blockyard.config.compose import compose
     from blockyard.config.hydra_sources import as_hydra_names_it, searchpath
@@ -208,7 +208,7 @@ def show(overrides: Sequence[str], config_dirs: Sequence[str], flags: HydraFlags
 
 
 def _print(flags: HydraFlags, choices: list[str], job: Node) -> None:
-    """Let Hydra print what it reads for the choices; in place of its config, that of the run."""
+    """Let Hydra print its sources for the choices, or the run's config in place of its own."""
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
@@ -262,7 +262,8 @@ def run_multirun(overrides: Sequence[str], config_dirs: Sequence[str]) -> int:
     with StopSignals() as signals:
         try:
             folders = check_config_dirs(config_dirs, overrides)
-            if issues := compose(overrides, config_dirs, multirun=True).issues:
+            issues = compose(overrides, config_dirs, multirun=True).issues
+            if issues:
                 return refuse([str(issue) for issue in issues])
             combinations = expand(list(overrides), folders)
             server.start()  # no process before the overrides are known to be right, and few enough
@@ -275,25 +276,29 @@ def run_multirun(overrides: Sequence[str], config_dirs: Sequence[str]) -> int:
             server.close(idle=True)
     for code, combination in codes:
         sys.stdout.write(f"exit {code}  {' '.join(combination)}\n")
-    if line := comparison([combination for code, combination in codes if code == 0]):
+    line = comparison([combination for code, combination in codes if code == 0])
+    if line:
         sys.stdout.write(f"{line} shows them side by side\n")
     return signals.code or max((code for code, _ in codes), default=0)
 
 
 def comparison(runs: Sequence[Sequence[str]]) -> str | None:
-    """Return the command that compares runs by the key in which they differ; None for fewer than two.
+    """Return the command that compares runs by the key in which they differ; None for fewer than two arms.
 
-    runs: the overrides of each that ended well. Those that differ in their seed alone are one arm.
+    runs: the overrides of each run that ended well; runs that differ in their seed alone are one arm
     """
-    pairs = [dict(override.partition("=")[::2] for override in overrides) for overrides in runs]
-    keys = {key for each in pairs for key in each if len({other.get(key) for other in pairs}) > 1} - {"seed"}
-    if not keys:
+    settings = [dict(override.partition("=")[::2] for override in overrides) for overrides in runs]
+    values: dict[str, set[str | None]] = {}
+    for key in {key for setting in settings for key in setting if key != "seed"}:
+        values[key] = {setting.get(key) for setting in settings}
+    differing = [key for key in values if len(values[key]) > 1]
+    if not differing or "outputs" in differing:  # `compare` takes the runs of one folder
         return None
-    folder = str(parse_value(pairs[0].get("outputs", "outputs")))
-    by = f" --by {next(iter(keys)).lstrip('+')}" if len(keys) == 1 else ""
-    if "outputs" not in keys:
-        return f"blockyard compare {shlex.quote(folder)}{by}"
-    return None
+    folder = str(parse_value(settings[0].get("outputs", "outputs")))
+    line = f"blockyard compare {shlex.quote(folder)}"
+    if len(differing) == 1:
+        line += f" --by {differing[0].lstrip('+')}"
+    return line
 
 
 def be_train(arguments: Sequence[str]) -> int:
@@ -319,7 +324,7 @@ def be_train(arguments: Sequence[str]) -> int:
 
 
 def _train(server: ServerProcess, number: int, arguments: Sequence[str], signals: StopSignals) -> int:
-    """The exit code of one combination. A SIGTERM is passed on; Ctrl-C reaches it by itself."""
+    """Run one combination and return its exit code. A SIGTERM is passed on; Ctrl-C reaches the run by itself."""
     from blockyard.sweep.executor._fork_messages import CellEnded, Request
     from blockyard.sweep.executor._server_process import ServerLostError
 
@@ -329,8 +334,10 @@ def _train(server: ServerProcess, number: int, arguments: Sequence[str], signals
         server.send(Request(number, command=partial(be_train, tuple(arguments))))
         while True:
             for news in server.receive(0.2):
+                if isinstance(news, CellEnded) and news.code < 0:  # by a signal: as a shell counts
+                    return 128 - news.code
                 if isinstance(news, CellEnded):
-                    return news.code if news.code >= 0 else 128 - news.code
+                    return news.code
             if signals.signum == signal.SIGTERM and not passed_on:
                 server.send(Request(number, signum=signal.SIGTERM))
                 passed_on = True

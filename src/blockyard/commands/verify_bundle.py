@@ -67,7 +67,9 @@ def verify_bundle(
 
 
 def _print(path: Path, verified: Verified) -> None:
-    manifest, data = verified.manifest, verified.comparison
+    """Print the files, the arms, the answer and the differences of a bundle."""
+    manifest = verified.manifest
+    data = verified.comparison
     version = ", ".join(manifest.versions.get("blockyard", ["an unknown version"]))
     _say(f"{path}: {manifest.kind} {manifest.name}, of blockyard {version}")
     _say(f"{len(manifest.members)} files, each with the SHA-256 of its manifest")
@@ -91,12 +93,13 @@ def _print(path: Path, verified: Verified) -> None:
 
 
 def _rerun(folder: Path, count: int, allow: Sequence[str], moved: Mapping[str, str]) -> bool:
-    """Repeat runs and print what came out; whether any has other bits."""
+    """Repeat runs, print the outcome of each, and return whether any has other bits."""
     from blockyard.report.bundle.archive import ROOT
     from blockyard.report.bundle.rerun import rerun
     from blockyard.runs.store import runs
 
-    finished = [each.folder for each in sorted(runs(folder / ROOT), key=lambda each: each.name) if each.status.finished]
+    recorded_runs = sorted(runs(folder / ROOT), key=lambda run: run.name)
+    finished = [run.folder for run in recorded_runs if run.status.finished]
     if not finished:
         raise UserError("--rerun: the bundle holds no finished run")
     if count > len(finished):
@@ -106,7 +109,8 @@ def _rerun(folder: Path, count: int, allow: Sequence[str], moved: Mapping[str, s
         with tempfile.TemporaryDirectory(prefix="blockyard-rerun-") as scratch:
             repeated = rerun(recorded, Path(scratch), allow=allow, moved=moved)
         compared = f"{repeated.metrics} metrics, {repeated.rows} steps"
-        compared += f", {repeated.samples} predictions" if repeated.samples else ""
+        if repeated.samples:
+            compared += f", {repeated.samples} predictions"
         if not repeated.unlike:
             _say(f"{repeated.run}, repeated: every bit the same ({compared})")
             continue
@@ -120,9 +124,12 @@ def _rerun(folder: Path, count: int, allow: Sequence[str], moved: Mapping[str, s
 
 
 def _list(title: str, lines: Sequence[str]) -> None:
+    """Print the first lines of a list under its title; nothing for an empty list."""
     if lines:
-        more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
-        _say("\n  - ".join([f"{title}:", *lines[:_SHOWN], *more]))
+        shown = [f"{title}:", *lines[:_SHOWN]]
+        if len(lines) > _SHOWN:
+            shown.append(f"and {len(lines) - _SHOWN} more")
+        _say("\n  - ".join(shown))
 
 
 def _say(text: str) -> None:

@@ -23,7 +23,7 @@ class BrokenError(AssertionError):
 
 
 def token_ids(batch: int, length: int, seed: int = 0) -> Tensor:
-    """Random token ids (B, N)."""
+    """Return random token ids (B, N)."""
     return torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
 
 
@@ -122,7 +122,8 @@ def auxiliary_padding(model: nn.Module, length: int) -> None:
 
 
 def _auxiliary(model: nn.Module, inputs: Inputs) -> float:
-    """The sum of the losses of modules of their own, of which alone are in training: no dropout acts."""
+    """Return the sum of the losses that modules add to the objective's loss."""
+    # Only these modules are in training, where they compute their losses; no dropout acts elsewhere.
     modules = [module for module in model.modules() if isinstance(module, HasAuxiliary)]
     for module in modules:
         module.training = True
