@@ -34,14 +34,15 @@ def maps(records: Iterable[LoadedRun]) -> list[MapRow]:
 
 
 def _saved(record: LoadedRun) -> list[MapRow]:
+    """Return the maps of the last step that a run has saved; none where the file is missing or damaged."""
     try:
         saved = read_json(record.path / FILE, read=read_member)["maps"]
         last = max((entry["step"] for entry in saved), default=0)
         shown = [entry for entry in saved if entry["step"] == last]
-        return [
-            MapRow(arm=record.arm, seed=record.seed, layer=name, map=_finite_table(entry["map"]))
-            for entry, name in zip(shown, _names(shown), strict=True)
-        ]
+        rows = []
+        for entry, name in zip(shown, _names(shown), strict=True):
+            rows.append(MapRow(arm=record.arm, seed=record.seed, layer=name, map=_finite_table(entry["map"])))
+        return rows
     except UserError as error:
         log.warning("%s", error)
         return []
@@ -75,4 +76,11 @@ def _names(saved: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _finite_table(table: Any) -> list[list[float | None]]:
-    return [[None if value is None or not math.isfinite(value) else float(value) for value in row] for row in table]
+    rows: list[list[float | None]] = []
+    for values in table:
+        row: list[float | None] = []
+        for value in values:
+            is_known = value is not None and math.isfinite(value)
+            row.append(float(value) if is_known else None)
+        rows.append(row)
+    return rows

@@ -1,6 +1,6 @@
 """The changes of an arm against the baseline: options, modules of the built model, number of parameters.
 
-The modules are those of models built on the meta device, which allocates no weights. They are built here, not
+The modules come from models built on the meta device, which allocates no weights. They are built here, not
 read from the run folders, because a run records its config and no list of modules: the config alone tells which
 modules an override replaces, also in arms whose runs have not started or come from an older version.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from blockyard.report.load.arms import ArmRuns, RunConfig, factors, flatten, semantic_options
 from blockyard.report.load.document import ChangesRow
 
-FEW_ARMS = 6  # whose options stand side by side on a terminal
+FEW_ARMS = 6  # the most arms with options side by side on a terminal
 MAX_ARMS = 60  # with more arms, no models are built to compare their modules
 MAX_MODULES = 60
 
@@ -26,9 +26,11 @@ def changes(
 ) -> ChangesRow:
     """Return config {key: [baseline's, arm's]}, modules {path: [class, class]} and parameters [baseline's, arm's].
 
-    parameters: of the baseline and of the arm. Layers that change alike are one path with a `*`.
+    parameters: the numbers of the baseline and of the arm. Layers that change alike are one path with a `*`.
     """
-    counts = None if arm is baseline else _counts(parameters)
+    counts: list[int | None] | None = None
+    if arm is not baseline and parameters != (None, None):
+        counts = [None if count is None else int(count) for count in parameters]
     if baseline is None or arm is baseline or not arm.config or not baseline.config:
         return ChangesRow(config={}, modules={}, parameters=counts)
     changed_modules = module_changes(arm, baseline) if modules else {}
@@ -37,13 +39,15 @@ def changes(
 
 def option_changes(arm: ArmRuns, baseline: ArmRuns) -> dict[str, list[Any]]:
     """Return every option that changes the result and differs; a choice under its family's name."""
-    configs = [RunConfig(each.config, each.choices) for each in (baseline, arm)]
-    flat = [flatten(each.config) for each in configs]
-    options = [semantic_options(each.config) for each in configs]
-    differing = factors({"baseline": configs[0], "arm": configs[1]})
-    result = {key: [values.get("baseline"), values.get("arm")] for key, values in differing.items()}
-    for key in dict.fromkeys([*options[0], *options[1]]):
-        pair = [flat[0].get(key), flat[1].get(key)]
+    configs = {
+        "baseline": RunConfig(baseline.config, baseline.choices),
+        "arm": RunConfig(arm.config, arm.choices),
+    }
+    result = {key: [values.get("baseline"), values.get("arm")] for key, values in factors(configs).items()}
+    before = flatten(baseline.config)
+    after = flatten(arm.config)
+    for key in dict.fromkeys([*semantic_options(baseline.config), *semantic_options(arm.config)]):
+        pair = [before.get(key), after.get(key)]
         if pair[0] != pair[1] and not key.endswith(("_target_", "_partial_")):
             result.setdefault(key, pair)
     return result
@@ -51,10 +55,12 @@ def option_changes(arm: ArmRuns, baseline: ArmRuns) -> dict[str, list[Any]]:
 
 def module_changes(arm: ArmRuns, baseline: ArmRuns) -> dict[str, list[str | None]]:
     """Return the modules with another class, and the modules of one model only; empty where a model cannot be built."""
-    before, after = _modules(_cache_key(baseline.config)), _modules(_cache_key(arm.config))
+    before = _modules(_cache_key(baseline.config))
+    after = _modules(_cache_key(arm.config))
     if before is None or after is None:
         return {}
-    layers = [{_folded(path) for path in modules} for modules in (before, after)]
+    layers_before = set(map(_folded, before))
+    layers_after = set(map(_folded, after))
     result: dict[str, list[str | None]] = {}
     alone: set[str] = set()  # paths in one model only
     for path in dict.fromkeys([*before, *after]):
@@ -64,9 +70,12 @@ def module_changes(arm: ArmRuns, baseline: ArmRuns) -> dict[str, list[str | None
             if path.rpartition(".")[0] in alone:  # implied by the module that it is a part of
                 continue
         if pair[0] != pair[1]:
-            lacking = layers[0 if pair[0] is None else 1]
-            further = None in pair and _folded(path) in lacking  # one more layer of a kind that both models have
-            result.setdefault(path if further else _folded(path), pair)
+            folded = _folded(path)
+            lacking = layers_before if pair[0] is None else layers_after
+            if None in pair and folded in lacking:  # one more layer of a kind that both models have
+                result.setdefault(path, pair)
+            else:
+                result.setdefault(folded, pair)
         if len(result) >= MAX_MODULES:
             break
     return result
@@ -75,12 +84,6 @@ def module_changes(arm: ArmRuns, baseline: ArmRuns) -> dict[str, list[str | None
 def _folded(path: str) -> str:
     """Return the path of a module with a * for the number of its layer: blocks.*.norm_1."""
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
-
-
-def _counts(parameters: tuple[float | None, float | None]) -> list[int | None] | None:
-    if parameters[0] is None and parameters[1] is None:
-        return None
-    return [None if count is None else int(count) for count in parameters]
 
 
 def _cache_key(config: Mapping[str, Any]) -> str:

@@ -22,8 +22,8 @@ _TEST = "test/"
 def simple_baselines(arms: Sequence[ArmRuns], metric: str) -> list[BaselineRow]:
     """Return one row a baseline: name, arms, value of `metric`, all values, note, missing.
 
-    arms: those that it belongs to, where arms change the data or the tokens and so their baselines; else None
-    missing: why it has no values, else None
+    arms: the arms of the baseline, where arms change the data or the tokens and so their baselines; else None
+    missing: the reason why it has no values, else None
     """
     by_arm = {arm.name: _baselines_of(arm) for arm in arms}
     with_any = [name for name, baselines in by_arm.items() if baselines]
@@ -79,16 +79,22 @@ def _baselines_of(arm: ArmRuns) -> list[_ArmBaseline]:
 
 def _mapping(run: LoadedRun, key: str) -> dict[str, Any]:
     part = run.summary.get(key)
-    return part if isinstance(part, dict) else {}
+    if isinstance(part, dict):
+        return part
+    return {}
 
 
 def _mean(values: Sequence[dict[str, float]]) -> dict[str, float]:
     """Return the mean of each metric over runs."""
-    means = {}
-    for key in values[0] if values else ():
+    means: dict[str, float] = {}
+    if not values:
+        return means
+    for key in values[0]:
         column = [by_metric[key] for by_metric in values if key in by_metric]
+        means[key] = column[0]
         # Equal values are taken as they are: their mean may differ in the last bit.
-        means[key] = column[0] if len(set(column)) == 1 else math.fsum(column) / len(column)
+        if len(set(column)) > 1:
+            means[key] = math.fsum(column) / len(column)
     return means
 
 
@@ -105,11 +111,14 @@ def better_baseline(
         return None
     ahead = {}
     for name in dict.fromkeys(row.name for row in baselines):
-        values = {arm: _value(baselines, name, arm) for arm in means}
-        known = [value for value in values.values() if value is not None]
+        better = []
+        for arm, mean in means.items():
+            value = _value(baselines, name, arm)
+            if value is not None and sign * (value - mean) > 0:
+                better.append(value)
         # A baseline of some arms only says nothing about the others.
-        if len(known) == len(means) and all(sign * ((values[arm] or 0.0) - mean) > 0 for arm, mean in means.items()):
-            ahead[name] = max(known, key=lambda value: sign * value)
+        if len(better) == len(means):
+            ahead[name] = max(better, key=lambda value: sign * value)
     if not ahead:
         return None
     name = max(ahead, key=lambda name: sign * ahead[name])

@@ -9,7 +9,7 @@ from blockyard.report.load.arms import flatten, format_value
 from blockyard.runs.record import RunRecord
 
 MAX_OPTIONS = 3
-# Options that are no part of the question: of the machine, of the replicate, and of where metrics go.
+# Options of the machine, the replicate and the logger: no part of the question.
 OTHER = ("seed", "outputs", "allow", "name", "logger")
 
 
@@ -19,22 +19,28 @@ def is_other(key: str) -> bool:
 
 
 def telling_apart(records: Sequence[RunRecord], shown: Sequence[str], most: int = MAX_OPTIONS) -> list[str]:
-    """Return the options, at most `most`, that tell configs apart which have the same values of the keys `shown`.
+    """Return at most `most` options that tell configs with the same values of the keys `shown` apart.
 
     The option that tells most configs apart comes first. Runs of one config differ in the seed only.
     """
     configs = {record.run.rpartition("/")[0]: record for record in records}
-    shown_values = {name: [_hashable(record.value(key)) for key in shown] for name, record in configs.items()}
-    if len({tuple(values) for values in shown_values.values()}) == len(configs):
+    shown_values: dict[str, list[Hashable]] = {}
+    for name, record in configs.items():
+        shown_values[name] = [_hashable(record.value(key)) for key in shown]
+    if len(set(map(tuple, shown_values.values()))) == len(configs):
         return []
-    options = {
-        name: {key: _hashable(value) for key, value in flatten(record.config).items() if not is_other(key)}
-        for name, record in configs.items()
-    }
-    counts = Counter(key for own in options.values() for key in own)
-    candidates = [
-        key for key in counts if not key.endswith("_target_") and len({own.get(key) for own in options.values()}) > 1
-    ]
+    options: dict[str, dict[str, Hashable]] = {}
+    counts: Counter[str] = Counter()
+    for name, record in configs.items():
+        options[name] = {}
+        for key, value in flatten(record.config).items():
+            if not is_other(key):
+                options[name][key] = _hashable(value)
+        counts.update(options[name].keys())
+    candidates = []
+    for key in counts:
+        if not key.endswith("_target_") and len({values.get(key) for values in options.values()}) > 1:
+            candidates.append(key)
     # An option that some configs lack, such as those of `init`, names only the others.
     everywhere = [key for key in candidates if counts[key] == len(configs)]
     chosen: list[str] = []
@@ -51,12 +57,14 @@ def telling_apart(records: Sequence[RunRecord], shown: Sequence[str], most: int 
 def _best(
     keys: Sequence[str], options: Mapping[str, Mapping[str, Hashable]], shown_values: Mapping[str, list[Hashable]]
 ) -> str:
-    """Return the key whose values tell most configs apart beside the values that are shown; "" where none does."""
-    best, groups = "", len({tuple(values) for values in shown_values.values()})
+    """Return the key that tells most configs apart beside the values that are shown; "" where none does."""
+    best = ""
+    most_groups = len(set(map(tuple, shown_values.values())))
     for key in keys:
-        split = len({(*values, options[name].get(key)) for name, values in shown_values.items()})
-        if split > groups:
-            best, groups = key, split
+        groups = {(*values, options[name].get(key)) for name, values in shown_values.items()}
+        if len(groups) > most_groups:
+            best = key
+            most_groups = len(groups)
     return best
 
 

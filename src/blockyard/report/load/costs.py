@@ -26,8 +26,13 @@ def with_active(arms: Mapping[str, dict[str, float | None]]) -> dict[str, dict[s
     """Return the costs of all arms: where one activates a part of its parameters per token, the others activate all."""
     if all(cost["active_parameters"] is None for cost in arms.values()):
         return dict(arms)
-    every = {arm: cost["parameters"] for arm, cost in arms.items() if cost["active_parameters"] is None}
-    return {arm: {**cost, "active_parameters": every.get(arm, cost["active_parameters"])} for arm, cost in arms.items()}
+    costs = {}
+    for arm, cost in arms.items():
+        active = cost["active_parameters"]
+        if active is None:
+            active = cost["parameters"]
+        costs[arm] = {**cost, "active_parameters": active}
+    return costs
 
 
 def default_axis(arms: Iterable[Mapping[str, float | None]]) -> str:
@@ -61,14 +66,14 @@ def pareto(points: Mapping[str, tuple[float | None, float | None]], better: str,
     points: arm -> (quality, cost); an arm that lacks either is not in the set
     better, cheaper: the better direction of each axis, "max" or "min"
     """
-    signs = (1 if better == "max" else -1, 1 if cheaper == "max" else -1)
-    complete = {
-        arm: (signs[0] * quality, signs[1] * cost)
-        for arm, (quality, cost) in points.items()
-        if quality is not None and cost is not None
-    }
-    return {
-        arm
-        for arm, (quality, cost) in complete.items()
-        if not any(q >= quality and c >= cost and (q > quality or c > cost) for q, c in complete.values())
-    }
+    better_sign = 1 if better == "max" else -1
+    cheaper_sign = 1 if cheaper == "max" else -1
+    complete: dict[str, tuple[float, float]] = {}
+    for arm, (quality, cost) in points.items():
+        if quality is not None and cost is not None:
+            complete[arm] = (better_sign * quality, cheaper_sign * cost)
+    front = set()
+    for arm, (quality, cost) in complete.items():
+        if not any(q >= quality and c >= cost and (q > quality or c > cost) for q, c in complete.values()):
+            front.add(arm)
+    return front

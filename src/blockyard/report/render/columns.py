@@ -11,8 +11,7 @@ from blockyard.report.stats.verdict import FOR, NO_DIFFERENCE, format_p, p_equal
 from blockyard.sweep.cells import ARM_LEVEL
 from blockyard.sweep.spec.threshold import of_metric
 
-_TINY = 1e-4  # means below which six decimals show nothing
-
+_TINY = 1e-4  # six decimals show nothing of smaller means
 UNCORRECTED = "*"  # behind an interval that the corrected verdict does not agree with
 SHORT = {"no difference shown": "no difference"}
 COSTS = (  # key, header, base of the prefix
@@ -33,12 +32,13 @@ def quality(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
     """Return the header and one row an arm: metric, difference to the baseline, p values, effect, verdict."""
     digits = decimals(data.arms)
     by_looks = data.evidence is not None
-    header = ["arm", "n", data.metric, "difference", "p", "e" if by_looks else "exact p", "effect", "verdict"]
+    second = "e" if by_looks else "exact p"
+    header = ["arm", "n", data.metric, "difference", "p", second, "effect", "verdict"]
     return header, [_quality_row(arm, digits, by_looks=by_looks) for arm in data.arms]
 
 
 def _quality_row(arm: ArmRow, digits: int, *, by_looks: bool) -> list[str]:
-    """by_looks: of a sweep that stops when it is decided, whose second test is an e-value."""
+    """Return the row of an arm. by_looks: whether the sweep stops when it is decided: its second test is an e-value."""
     n = str(arm.n) if arm.n == arm.planned else f"{arm.n}/{arm.planned}"
     mean = mean_with_interval(arm.mean, arm.interval, digits)
     verdict = SHORT.get(arm.verdict, arm.verdict)
@@ -66,11 +66,13 @@ def uncorrected(arm: ArmRow) -> bool:
 
 
 def baselines(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
-    """Return the header and one row a simple baseline: the metric, and what there is to say about it."""
+    """Return the header and one row a simple baseline: its name, its value of the metric, and a note."""
     digits = max(decimals(data.arms), 3)
     rows = []
     for row in data.baselines:
-        name = f"{row.name} ({', '.join(row.arms)})" if row.arms else row.name
+        name = row.name
+        if row.arms:
+            name += f" ({', '.join(row.arms)})"
         value = "" if row.value is None else f"{row.value:.{digits}f}"
         rows.append([name, value, _baseline_note(row)])
     return ["simple baseline", data.metric, "note"], rows
@@ -79,7 +81,9 @@ def baselines(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
 def _baseline_note(row: BaselineRow) -> str:
     if row.missing:
         return f"no value: {row.missing}"
-    notes = [f"{name} {value:.4g}" for name, value in row.values.items()] if row.value is None else []
+    notes = []
+    if row.value is None:
+        notes = [f"{name} {value:.4g}" for name, value in row.values.items()]
     if row.note:
         notes.append(row.note)
     return "; ".join(notes)
@@ -91,7 +95,9 @@ def externals(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
     header = ["from elsewhere", data.metric, "arm", "difference (not paired)", "p", "verdict", "note"]
     rows = []
     for figure in data.external:
-        name, value, note = figure.name, f"{figure.value:.{digits}f}", _external_note(figure)
+        name = figure.name
+        value = f"{figure.value:.{digits}f}"
+        note = _external_note(figure)
         for gap in figure.arms:
             difference = mean_with_interval(gap.mean, gap.interval, digits, sign=True)
             verdict = SHORT.get(gap.verdict, gap.verdict)
@@ -101,7 +107,7 @@ def externals(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
 
 
 def _external_note(figure: ExternalRow) -> str:
-    """Return the source, and how many runs the figure is a mean of."""
+    """Return the source of a figure, and the number of runs in its mean."""
     runs = f"{figure.n} runs" if figure.n else "runs unknown"
     if figure.sd is not None:
         runs += f", sd {figure.sd:g}"
@@ -111,7 +117,7 @@ def _external_note(figure: ExternalRow) -> str:
 
 
 def ladders(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
-    """Return the header and one row an arm of a ladder of sizes: what it is worth in compute."""
+    """Return the header and one row an arm of a ladder of sizes: its worth in compute."""
     ladder = data.ladder
     if ladder is None:
         return [], []
@@ -140,13 +146,16 @@ def _times(value: float | None, interval: Sequence[float | None] | None) -> str:
 
 
 def costs(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
-    """Return the header and one row an arm: each cost, with its ratio to the baseline unless that is 1."""
+    """Return the header and one row an arm: each cost, with its ratio to the baseline unless the ratio is 1."""
     columns = [column for column in COSTS if any(arm.cost.get(column[0]) is not None for arm in data.arms)]
     header = ["arm", *(name for _, name, _ in columns), "Pareto"]
     rows = []
     for arm in data.arms:
-        cells = [_cost(arm.cost.get(key), arm.cost_ratio.get(key), key, base) for key, _, base in columns]
-        rows.append([arm.name, *cells, "yes" if arm.pareto else ""])
+        row = [arm.name]
+        for key, _, base in columns:
+            row.append(_cost(arm.cost.get(key), arm.cost_ratio.get(key), key, base))
+        row.append("yes" if arm.pareto else "")
+        rows.append(row)
     return header, rows
 
 
@@ -160,7 +169,7 @@ def _cost(value: float | None, ratio: float | None, key: str, base: int) -> str:
 
 
 def mean_with_interval(mean: float | None, interval: Sequence[float] | None, digits: int, *, sign: bool = False) -> str:
-    """Format a mean with its interval: "0.905 ± 0.012" where that is symmetric, else with its ends."""
+    """Format a mean with its interval: "0.905 ± 0.012" where the interval is symmetric, else with its ends."""
     if mean is None:
         return ""
     text = f"{mean:+.{digits}f}" if sign else f"{mean:.{digits}f}"
@@ -174,11 +183,15 @@ def mean_with_interval(mean: float | None, interval: Sequence[float] | None, dig
 
 
 def decimals(arms: Sequence[ArmRow]) -> int:
-    """Return how many decimals show the narrowest interval with two digits; between 2 and 6, of tiny means up to 12."""
+    """Return the number of decimals that show the narrowest interval with two digits.
+
+    It is between 2 and 6, for tiny means up to 12.
+    """
     intervals = [arm.interval for arm in arms]
     intervals += [arm.difference.interval for arm in arms if arm.difference]
-    halves = [(high - low) / 2 for low, high in filter(None, intervals) if high > low]
-    sizes = halves or [abs(arm.mean) / 100 for arm in arms if arm.mean]
+    sizes = [(high - low) / 2 for low, high in filter(None, intervals) if high > low]
+    if not sizes:
+        sizes = [abs(arm.mean) / 100 for arm in arms if arm.mean]
     if not sizes:
         return 4
     tiny = all(abs(arm.mean) < _TINY for arm in arms if arm.mean is not None)
@@ -213,15 +226,15 @@ def duration(value: float) -> str:
 
 
 def reference(data: ComparisonDocument) -> str | None:
-    """Return what arms are compared with: the baseline, or that of a ladder at the rung of each arm."""
-    base = next((arm for arm in data.arms if arm.name == data.baseline), None)
-    if base is None or base.against is None:
-        return data.baseline
-    return f"{base.levels[ARM_LEVEL]} at the same rung"
+    """Return the name of the baseline. For a ladder it is the baseline at the rung of each arm."""
+    for arm in data.arms:
+        if arm.name == data.baseline and arm.against is not None:
+            return f"{arm.levels[ARM_LEVEL]} at the same rung"
+    return data.baseline
 
 
 def notes(data: ComparisonDocument) -> list[str]:
-    """Return what the columns of `quality` mean, and the smallest p that so many seeds allow."""
+    """Return the meaning of the columns of `quality`, and the smallest p that so many seeds allow."""
     gaps = [arm.difference for arm in data.arms if arm.difference]
     if gaps and of_metric(data.metric):
         return _outcome_notes(data, _corrected_over(len(gaps)))
@@ -253,10 +266,15 @@ def notes(data: ComparisonDocument) -> list[str]:
 
 
 def _interval_note(data: ComparisonDocument) -> str:
-    bootstrap = any(arm.interval_kind == "bca" and arm.interval for arm in data.arms)
-    note = "± and intervals: 95 %, BCa bootstrap" if bootstrap else "± and intervals: 95 %, Student's t"
+    ends: set[float] = set()
+    note = "± and intervals: 95 %, Student's t"
+    for arm in data.arms:
+        if arm.interval:
+            ends.update(arm.interval)
+            if arm.interval_kind == "bca":
+                note = "± and intervals: 95 %, BCa bootstrap"
     limits = data.ranges.get(data.metric)
-    if limits and any(end in limits for arm in data.arms for end in arm.interval or ()):
+    if limits and not ends.isdisjoint(limits):
         note += f"; cut off at {limits[0]:g} and {limits[1]:g}, the range of {data.metric}"
     return note
 
@@ -287,17 +305,17 @@ def _paired_notes(data: ComparisonDocument, gaps: Sequence[Difference]) -> list[
         lines.append("intervals are those of one arm alone: they are not corrected, the verdict is")
     if any(map(uncorrected, data.arms)):
         lines.append(f"{UNCORRECTED}: the interval leaves 0 out, but the corrected p, which decides, is above 0.05")
-    smallest = sorted({(gap.n, gap.smallest_p or 0.0) for gap in gaps})
-    sizes = ", ".join(
-        f"{format_p(p)} with {n} seed" if n == 1 else f"{format_p(p)} with {n} seeds" for n, p in smallest
-    )
+    limits = []
+    for n, p in sorted({(gap.n, gap.smallest_p or 0.0) for gap in gaps}):
+        seeds = "seed" if n == 1 else "seeds"
+        limits.append(f"{format_p(p)} with {n} {seeds}")
     sampled = ", sampled" if any(gap.sampled for gap in gaps) else ""
-    lines.append(f"exact p: sign-flip test{sampled}, not corrected; it cannot be below {sizes}")
+    lines.append(f"exact p: sign-flip test{sampled}, not corrected; it cannot be below {', '.join(limits)}")
     return lines
 
 
 def cost_notes(data: ComparisonDocument) -> list[str]:
-    """Return what the columns of `costs` mean."""
+    """Return the meaning of the columns of `costs`."""
     lines = []
     if data.baseline:
         lines.append(f"(x): times the cost of {reference(data)}")
@@ -315,7 +333,7 @@ def axis(data: ComparisonDocument) -> str:
 
 
 def tuning_lines(data: ComparisonDocument) -> list[str]:
-    """Return a line for each tuned arm: the setting that validation chose, and how many were tried."""
+    """Return a line for each tuned arm: the setting that validation chose, and the number of settings tried."""
     lines = []
     for arm in data.arms:
         if arm.budget:

@@ -11,7 +11,7 @@ from typing import Any
 
 from blockyard.atomic_files import csv_text
 from blockyard.report.arms.simple_baselines import KIND
-from blockyard.report.load.document import ArmRow, BaselineRow, ComparisonDocument, Difference
+from blockyard.report.load.document import ArmRow, ComparisonDocument, Difference
 from blockyard.runs.costs import COSTS
 
 _TESTS = ("t_p", "permutation_p", "smallest_p", "holm_p", "effect")
@@ -24,7 +24,16 @@ def csv(data: ComparisonDocument) -> str:
     header += ["difference", "difference_low", "difference_high", "difference_n", *_TESTS, "verdict", "pareto"]
     header += [*COSTS, *(f"{key}_ratio" for key in COSTS), *others]
     rows = [_arm(data, arm, others) for arm in data.arms]
-    rows += [_baseline(data, row, header) for row in data.baselines]
+    for baseline in data.baselines:
+        # The name of a simple baseline stands in the arm's column, its kind in the verdict's.
+        cells: dict[str, Any] = {"arm": baseline.name, "metric": data.metric, "direction": data.direction}
+        if baseline.arms:
+            cells["arm"] += f" ({', '.join(baseline.arms)})"
+        cells |= {"mean": baseline.value, "verdict": KIND}
+        for metric, value in baseline.values.items():
+            if metric != data.metric:
+                cells[metric] = value
+        rows.append([cells.get(column) for column in header])
     return csv_text(header, rows)
 
 
@@ -39,14 +48,6 @@ def _arm(data: ComparisonDocument, arm: ArmRow, others: Sequence[str]) -> list[A
     row += [arm.cost.get(key) for key in COSTS]
     row += [arm.cost_ratio.get(key) for key in COSTS]
     return row + [arm.other[name].mean for name in others]
-
-
-def _baseline(data: ComparisonDocument, row: BaselineRow, header: Sequence[str]) -> list[Any]:
-    """Return the row of a simple baseline: its name stands in the arm's column, its kind in the verdict's."""
-    name = f"{row.name} ({', '.join(row.arms)})" if row.arms else row.name
-    others = {metric: value for metric, value in row.values.items() if metric != data.metric}
-    cells = {"arm": name, "metric": data.metric, "direction": data.direction, "mean": row.value, "verdict": KIND}
-    return [(cells | others).get(column) for column in header]
 
 
 def runs(data: ComparisonDocument) -> str:
