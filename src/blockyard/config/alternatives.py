@@ -121,15 +121,19 @@ def _accepted(
         alone.append([])
         with_others.append([])
         group = catalog.OF_SOURCE.get(family, family)
-        present = facts[family] if facts[family].name != catalog.SAME else facts[group]
+        present = facts[family]
+        if present.name == catalog.SAME:
+            present = facts[group]
         (other,) = set(rule.pair) - {family}
         for choice in _best_first(group, present.name, catalog.choices(family, folders), str(facts[other])):
-            pick = default_pick(choice, allow) if choice.name != facts[family].name else None
+            if choice.name == facts[family].name:
+                continue
+            pick = default_pick(choice, allow)
             if pick is None or not _accepts(rule, facts, family, pick):
                 continue
             with_others[-1].append(str(pick))
             swapped = facts.swapped(pick)
-            if not any(refusal(each, swapped) for each in satisfied):
+            if not any(refusal(other_rule, swapped) for other_rule in satisfied):
                 alone[-1].append(str(pick))
     return _Accepted(_alternating(alone), _alternating(with_others))
 
@@ -140,9 +144,12 @@ def _accepts(rule: Rule, facts: Facts, family: str, pick: Pick) -> bool:
     An experiment may set options of the refused choice, and the other one then has them too. Options of data sets and
     tokenizers mean something else in each.
     """
-    present = {} if family in ("data", "tokenizer") else facts[family].options
-    shared = {name: value for name, value in present.items() if name in pick.options}
-    kept = replace(pick, options={**pick.options, **shared})
+    kept_options = dict(pick.options)
+    if family not in ("data", "tokenizer"):
+        for name, value in facts[family].options.items():
+            if name in kept_options:
+                kept_options[name] = value
+    kept = replace(pick, options=kept_options)
     try:
         return rule.reason(facts.swapped(pick)) is None and rule.reason(facts.swapped(kept)) is None
     except (KeyError, ValueError):
@@ -152,12 +159,10 @@ def _accepts(rule: Rule, facts: Facts, family: str, pick: Pick) -> bool:
 def _best_first(family: str, name: str, choices: dict[str, catalog.Choice], other: str) -> list[catalog.Choice]:
     """Return choices in order: used by experiments with `other`, the default, the others by likeness to `name`."""
     default = catalog.default_choices().get(family)
-    together = Counter(
-        chosen
-        for experiment in catalog.choices("experiment").values()
-        if other in experiment.chosen
-        for chosen in experiment.chosen
-    )
+    together = Counter[str]()  # experiments with `other` and each further choice
+    for experiment in catalog.choices("experiment").values():
+        if other in experiment.chosen:
+            together.update(experiment.chosen)
 
     def distance(choice: catalog.Choice) -> tuple[int, bool, float]:
         likeness = difflib.SequenceMatcher(None, name, choice.name).ratio()
@@ -167,5 +172,10 @@ def _best_first(family: str, name: str, choices: dict[str, catalog.Choice], othe
 
 
 def _alternating(lists: Sequence[list[str]]) -> list[str]:
-    longest = max(map(len, lists), default=0)
-    return [names[index] for index in range(longest) for names in lists if index < len(names)]
+    """Return the first of each list, then the second of each, and so on."""
+    result = []
+    for index in range(max(map(len, lists), default=0)):
+        for names in lists:
+            if index < len(names):
+                result.append(names[index])
+    return result

@@ -46,7 +46,10 @@ class LayerChoices:
     @property
     def refused_families(self) -> set[str]:
         """The families in a combination that a rule refuses."""
-        return {family for rule in self.refused for family in rule.pair}
+        families: set[str] = set()
+        for rule in self.refused:
+            families.update(rule.pair)
+        return families
 
     @property
     def own_parts(self) -> Facts:
@@ -92,7 +95,9 @@ def check(
     sound = [family for family in (*CONTRACTS, *SOURCE_CONTRACTS) if family not in unsound_families]
     # Rules also compare the sound families of an unsound config, so that as many problems as possible are reported.
     own = LayerChoices(composed, Facts(picks(composed, sound)))
-    kinds = [] if unsound else _kinds_of_layers(composed, sound)
+    kinds: list[LayerChoices] = []
+    if not unsound:
+        kinds = _kinds_of_layers(composed, sound)
     if kinds:
         _give_to_each_other([own.facts, *(kind.facts for kind in kinds)])
     own.refused = _refused(own)
@@ -105,7 +110,8 @@ def check(
     parts_of_kinds = {kind.key: kind.own_parts for kind in kinds}
     issues += build_components(config, own.facts, own.refused_families, unsound, parts_of_kinds, reads_data=training)
     if not issues:
-        models = BuiltModels() if models is None else models
+        if models is None:
+            models = BuiltModels()
         issues += models.issues(config, on_this_machine=on_this_machine, training=training, starts=starts)
     # Two passes may report the same of one value.
     return list({str(issue): issue for issue in issues}.values())
@@ -117,6 +123,7 @@ def reasons(composed: Composed, *, on_this_machine: bool = True, models: BuiltMo
 
 
 def _on_any_device(config: Node) -> Node:
+    """Return the config for a machine that may lack the GPU of the one that the run is for."""
     trainer = config.get("trainer")
     if not isinstance(trainer, dict) or trainer.get("accelerator") != "gpu":
         return config
@@ -131,13 +138,16 @@ def _invalid(option: Option, key: str, value: Any, problem: str, typed: Mapping[
         return Issue(key, text)
     as_text = as_quoted(typed.get(key, to_text(value)))
     try:
-        works = option.problem(parse_value(as_text)) is None
+        problem_as_text = option.problem(parse_value(as_text))
     except ValueError:  # of a text that quotes end
-        works = False
-    return Issue(key, text, [f"'{key}={as_text}'"] if works else [])
+        return Issue(key, text)
+    if problem_as_text is not None:
+        return Issue(key, text)
+    return Issue(key, text, [f"'{key}={as_text}'"])
 
 
 def _root(config: Node, typed: Mapping[str, str]) -> Iterator[Issue]:
+    """Yield the problems of keys that are no families, and unknown keys."""
     root_options = options(Root)
     for key, value in config.items():
         if key in root_options:
@@ -151,6 +161,7 @@ def _root(config: Node, typed: Mapping[str, str]) -> Iterator[Issue]:
 
 
 def _families(config: Node) -> Iterator[Issue]:
+    """Yield the families that hold something else than a node."""
     for family in CONTRACTS:
         if family in OPTIONAL and family not in config:
             continue
@@ -166,7 +177,9 @@ def _families(config: Node) -> Iterator[Issue]:
 
 
 def _target(place: Placed, allow: list[str]) -> Iterator[Issue]:
-    key, target = place.key, place.target
+    """Yield the problem of the class of a node."""
+    key = place.key
+    target = place.target
     if not allowed(target, allow):
         package = target.split(".")[0]
         text = f"{shortened(target)} is not in an allowed package ({', '.join(TRUSTED_PACKAGES)})"
@@ -183,9 +196,10 @@ def _target(place: Placed, allow: list[str]) -> Iterator[Issue]:
         return
     family = key.partition(".")[0]
     if lightning.is_lightning(family, located):
-        reason = lightning.refusal(located) if family == "callbacks" else None
-        if reason:
-            yield Issue(f"{key}._target_", reason)
+        if family == "callbacks":
+            reason = lightning.refusal(located)
+            if reason:
+                yield Issue(f"{key}._target_", reason)
     elif not issubclass(located, place.required):
         yield Issue(f"{key}._target_", f"{target} is not a {place.kind}")
     elif bool(place.node.get("_partial_")) != place.late:
@@ -194,28 +208,27 @@ def _target(place: Placed, allow: list[str]) -> Iterator[Issue]:
 
 
 def _values(place: Placed, typed: Mapping[str, str], *, on_this_machine: bool) -> Iterator[Issue]:
-    key, declared = place.key, place.options
+    """Yield the problems of the options of a node."""
+    key = place.key
+    declared = place.options
     for name, value in place.node.items():
         if name in RESERVED:
             continue
         if name not in declared:
-            has = f"it has {fold(list(declared))}" if declared else "it has none"
-            hints = [f"{key}.{each}" for each in near(name, declared)]
+            has = "it has none"
+            if declared:
+                has = f"it has {fold(list(declared))}"
+            hints = [f"{key}.{option_name}" for option_name in near(name, declared)]
             yield Issue(f"{key}.{name}", f"{place.target} has no option {quoted(name)}; {has}", hints)
             continue
         slot = declared[name].slot
-        if (
-            slot is not None
-            and slot.named
-            and not slot.or_plain
-            and isinstance(value, dict)
-            and not tree.is_node(value)
-        ):
-            named = [each for each in value if tree.is_node(value[each])]
-            for each in (each for each in value if each not in named):
-                yield Issue(
-                    f"{key}.{name}.{each}", "is not a node, and no choice of that name is used", near(each, named)
-                )
+        takes_nodes_by_name = slot is not None and slot.named and not slot.or_plain
+        if takes_nodes_by_name and isinstance(value, dict) and not tree.is_node(value):
+            node_names = [member for member in value if tree.is_node(value[member])]
+            for member in value:
+                if member not in node_names:
+                    text = "is not a node, and no choice of that name is used"
+                    yield Issue(f"{key}.{name}.{member}", text, near(member, node_names))
             continue
         problem = declared[name].problem(value, on_this_machine=on_this_machine)
         if problem:
@@ -269,16 +282,14 @@ def _refused(layers: LayerChoices, by_own_layers: Collection[Rule] = ()) -> dict
         first, second = rule.pair
         works = alternatives(rule, layers.facts, composed.folders, allow_of(composed.config), composed.typed_families)
         if layers.key:
-            inside = [_inside(layers.key, override) for override in works]
+            inside = []
+            for override in works:
+                if override.partition("=")[0] in layer_kinds.FAMILIES:
+                    inside.append(f"{layers.key}.{override}")
+                else:  # layers cannot differ in this family
+                    inside.append(override)
             refused[rule] = Issue(f"{layers.key}: {first} with {second}", reason, inside)
         else:
             see = f"`blockyard list {first} {second} --compatible` with the same overrides"
             refused[rule] = Issue(f"{first} with {second}", reason, works, see)
     return refused
-
-
-def _inside(key: str, override: str) -> str:
-    """Return an override of a kind of layers; of the whole config where layers cannot differ in the family."""
-    if override.partition("=")[0] in layer_kinds.FAMILIES:
-        return f"{key}.{override}"
-    return override

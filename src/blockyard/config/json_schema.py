@@ -38,12 +38,17 @@ def group_schemas(folders: tuple[Path, ...] = (), allow: Sequence[str] = ()) -> 
 
     folders: the user's own config folders; allow: packages with classes that may be imported for their options
     """
-    groups = {group: _targets(group, folders, allow) for group in catalog.groups() if group not in GLOBAL}
+    groups = {}
+    for group in catalog.groups():
+        if group not in GLOBAL:
+            groups[group] = _targets(group, folders, allow)
+    schemas = {}
+    for group, targets in groups.items():
+        schemas[group] = finished(f"A choice of {group}", _choice(group, targets))
     whole = _whole(groups)
-    return {
-        **{group: finished(f"A choice of {group}", _choice(group, targets)) for group, targets in groups.items()},
-        **{group: finished(f"A file of {group}", whole) for group in GLOBAL},
-    }
+    for group in GLOBAL:
+        schemas[group] = finished(f"A file of {group}", whole)
+    return schemas
 
 
 def _targets(group: str, folders: tuple[Path, ...], allow: Sequence[str]) -> dict[str, dict[str, Option]]:
@@ -51,7 +56,8 @@ def _targets(group: str, folders: tuple[Path, ...], allow: Sequence[str]) -> dic
     targets = set()
     for choice in catalog.choices(group, folders).values():
         content = catalog.content(choice.path) or {}
-        for node in [content] if is_node(content) else content.values():
+        nodes = [content] if is_node(content) else content.values()
+        for node in nodes:
             target = node.get("_target_") if isinstance(node, dict) else None
             if isinstance(target, str) and allowed(target, list(allow)):
                 targets.add(target)
@@ -107,9 +113,12 @@ def _whole(groups: Mapping[str, Mapping[str, Mapping[str, Option]]]) -> Schema:
             "additionalProperties": False,
         }
         several = {"type": ["object", "null"], "additionalProperties": {"type": ["object", "null"]}}
-        # Of a logger also the options of one, of callbacks always nodes by their names.
-        both = {"anyOf": [node, several]} if family == "logger" else several
-        properties[family] = both if family in catalog.SEVERAL else node
+        if family not in catalog.SEVERAL:
+            properties[family] = node
+        elif family == "logger":  # the options of one logger, or nodes by their names
+            properties[family] = {"anyOf": [node, several]}
+        else:
+            properties[family] = several
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
@@ -127,17 +136,23 @@ def _option(option: Option, *, partial: bool = False) -> Schema:
 
 
 def _value(option: Option, partial: bool) -> Schema:
-    if option.slot is not None:
-        nodes = {"type": ["object", "array", "null"]} if partial else _of_slot(option.slot)
-        if option.slot.or_plain:
-            return {"anyOf": [nodes, _plain(option.annotation)]}
-        return nodes
-    return _plain(option.annotation)
+    """Return the schema of an option's values without interpolations."""
+    if option.slot is None:
+        return _plain(option.annotation)
+    nodes: Schema = {"type": ["object", "array", "null"]}
+    if not partial:
+        nodes = _of_slot(option.slot)
+    if option.slot.or_plain:
+        return {"anyOf": [nodes, _plain(option.annotation)]}
+    return nodes
 
 
 def _of_slot(slot: Slot) -> Schema:
-    one: Schema = {"anyOf": [_NODE, {"type": "array", "items": {"type": "string"}}]} if slot.named else _NODE
-    value: Schema = {"type": "object", "additionalProperties": one} if slot.named else one
+    """Return the schema of a node, or of nodes by name."""
+    value = _NODE
+    if slot.named:
+        overrides: Schema = {"type": "array", "items": {"type": "string"}}  # of a kind of layers
+        value = {"type": "object", "additionalProperties": {"anyOf": [_NODE, overrides]}}
     if slot.optional:
         return {"anyOf": [value, {"type": "null"}]}
     return value
@@ -177,7 +192,10 @@ def finished(title: str, schema: Schema) -> Schema:
     """Return a schema with the definitions of the types in it at its root, where references look for them."""
     definitions: Schema = {}
     body = _hoisted(schema, definitions)
-    return {"$schema": DIALECT, "title": title, **body, **({"$defs": definitions} if definitions else {})}
+    result = {"$schema": DIALECT, "title": title, **body}
+    if definitions:
+        result["$defs"] = definitions
+    return result
 
 
 def _hoisted(value: Any, definitions: Schema) -> Any:

@@ -82,8 +82,10 @@ def sort_overrides(
             result.deleted.append(name)
         elif override.is_delete():
             text = "cannot be deleted: every family has a choice and every option a value; only callbacks can be"
-            has_none = name in catalog.run_keys() and "none" in catalog.choices(name, folders)
-            issues.append(Issue(name, text, [f"{name}=none"] if has_none else []))
+            hint = []
+            if name in catalog.run_keys() and "none" in catalog.choices(name, folders):
+                hint.append(f"{name}=none")
+            issues.append(Issue(name, text, hint))
         elif name.startswith("hydra"):
             issues.append(_hydra_issue(name, text))
         elif name in catalog.run_keys():
@@ -98,7 +100,8 @@ def sort_overrides(
 
 def meant_by(name: str, folders: tuple[Path, ...] = ()) -> list[str]:
     """Return the choices, `family=choice`, that a name without a value may mean, of experiments and presets first."""
-    return known_keys.meant(name, [(family, list(catalog.choices(family, folders))) for family in _families_first()])
+    choices = [(family, list(catalog.choices(family, folders))) for family in _families_first()]
+    return known_keys.meant(name, choices)
 
 
 def unknown_choice(family: str, name: object, choices: Sequence[str]) -> Issue:
@@ -212,7 +215,9 @@ def _sort_several(
         empty = "none" if "none" in choices else "quiet"
         issues.append(Issue(family, "names no choice", [f"{family}={empty}"]))
     else:
-        value = names[0] if len(names) == 1 else f"[{','.join(names)}]"
+        value = f"[{','.join(names)}]"
+        if len(names) == 1:
+            value = names[0]
         result.groups.append(f"{family}={value}")
 
 
@@ -221,7 +226,7 @@ def _slash_hint(name: str, value: str) -> list[str]:
     family, _, rest = name.replace("@", "/").partition("/")
     if family not in catalog.run_keys():
         return []
-    choice = next((text for text in (rest, value) if text in catalog.choices(family)), None)
-    if choice:
-        return [f"{family}={choice}"]
+    for text in (rest, value):
+        if text in catalog.choices(family):
+            return [f"{family}={text}"]
     return [f"{family}.{rest}={value}"]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -89,17 +90,23 @@ def generate_images(
         _refuse_cutting(loaded, top_k, top_p)
     classes = _classes(loaded, tokenizer, count, label)
     true = None
-    prompt, tokens = torch.empty(count, 0, *tokenizer.item, dtype=torch.int64), len(tokenizer.cells)
+    prompt = torch.empty(count, 0, *tokenizer.item, dtype=torch.int64)
     if given:
         width = _check_given(loaded, tokenizer, given)
         true, true_classes = _test_images(loaded, count, label)
-        classes = None if classes is None else true_classes
+        if classes is not None:
+            classes = true_classes
         prompt = tokenizer.encode(true)[:, : given * width]  # (n, given tokens)
-    start = tokenizer.start(torch.zeros(count, dtype=torch.int64) if classes is None else classes)
+    start_classes = classes
+    if start_classes is None:
+        start_classes = torch.zeros(count, dtype=torch.int64)
+    start = tokenizer.start(start_classes)
     prompts = torch.cat([start[:, None], prompt], 1)  # (n, 1 + given tokens, *item)
     stats = Stats(prompt_tokens=count * prompts.shape[1])
-    missing, seeds = tokens - prompt.shape[1], range(seed or 0, (seed or 0) + count)
+    missing = len(tokenizer.cells) - prompt.shape[1]
     if isinstance(loaded.objective, DrawsValues):
+        first_seed = seed or 0
+        seeds = range(first_seed, first_seed + count)
         drawn = write_patches(
             loaded.model, loaded.objective, prompts, missing, temperature, seeds, cache=cache, stats=stats
         )
@@ -221,7 +228,7 @@ def write_grid(result: GeneratedImages, path: Path) -> Path:
         true = bytes_of(result.true, result.levels)
         shown = torch.where(result.given, true, torch.full_like(true, _ABSENT))
         groups = zip(shown.split(_GROUP), images.split(_GROUP), true.split(_GROUP), strict=True)
-        lines = tuple(line for group in groups for line in group)
+        lines = tuple(chain.from_iterable(groups))
     return save(paste(lines), path)
 
 
@@ -249,7 +256,8 @@ def paste(lines: tuple[Tensor, ...]) -> Tensor:
     picture = torch.full((channels, len(lines) * (height + _GAP) - _GAP, most * (width + _GAP) - _GAP), _PAPER)
     for row, line in enumerate(lines):
         for column, image in enumerate(line):
-            top, left = row * (height + _GAP), column * (width + _GAP)
+            top = row * (height + _GAP)
+            left = column * (width + _GAP)
             picture[:, top : top + height, left : left + width] = image
     scale = max(1, -(-_SIDE // max(height, width)))
     return picture.repeat_interleave(scale, 1).repeat_interleave(scale, 2).permute(1, 2, 0).to(torch.uint8)
@@ -259,10 +267,11 @@ def save(picture: Tensor, path: Path) -> Path:
     """Write a picture (height, width, 1 or 3) uint8 as PNG; never a partial file."""
     from PIL import Image
 
-    shown = picture[..., 0] if picture.shape[2] == 1 else picture
+    if picture.shape[2] == 1:
+        picture = picture[..., 0]
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
-        Image.fromarray(shown.contiguous().numpy()).save(temporary, format="PNG")
+        Image.fromarray(picture.contiguous().numpy()).save(temporary, format="PNG")
     return path
 
 
@@ -286,10 +295,13 @@ def write_patches(
     """
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     device = next(model.parameters()).device
-    kept = new_cache(model, len(prompts), stats) if cache else None
-    if not cache:
+    kept = None
+    if cache:
+        kept = new_cache(model, len(prompts), stats)
+    else:
         stats.method = f"{NO_CACHE} (cache=false)"
-    tokens, counted = prompts, time.perf_counter()
+    tokens = prompts
+    counted = time.perf_counter()
     for _ in range(missing):
         new = tokens if kept is None else tokens[:, kept.length :]
         prediction = _last(model, new.to(device), kept)  # (n, V')

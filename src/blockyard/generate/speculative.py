@@ -61,7 +61,9 @@ class SpeculativeStats(Stats):
     @property
     def acceptance(self) -> float:
         """The share of the tested tokens that was accepted, alpha of the paper."""
-        return self.accepted / self.tested if self.tested else 0.0
+        if not self.tested:
+            return 0.0
+        return self.accepted / self.tested
 
     @property
     def expected(self) -> float:
@@ -101,7 +103,8 @@ def speculate(
     """
     stepper = RetractingStepper(model, list(prompt), draft_tokens, cache=cache, memory=memory, stats=stats, end=end)
     budget = remaining = tokens_left(model, prompt, max_tokens, end)
-    vocabulary, special = model.ctx.outputs, set(special_token_ids(model, end))
+    vocabulary = model.ctx.outputs
+    special = set(special_token_ids(model, end))
     while remaining:
         stepper.mark()
         started = time.perf_counter()
@@ -114,11 +117,13 @@ def speculate(
         stats.draft_seconds += time.perf_counter() - started
         token_ids = verify(stepper, proposed, weights, sampler, stats)
         draft.accept(len(token_ids) - 1, token_ids[-1])
-        ended = token_ids.index(end) if end in token_ids else None
-        token_ids = token_ids[:ended]
-        remaining = 0 if ended is not None else remaining - len(token_ids)
-        if ended is None and not remaining and budget < max_tokens:
-            stepper.count_unfinished()
+        if end is not None and end in token_ids:
+            token_ids = token_ids[: token_ids.index(end)]
+            remaining = 0
+        else:
+            remaining -= len(token_ids)
+            if not remaining and budget < max_tokens:
+                stepper.count_unfinished()
         stepper.count_tokens(len(token_ids))
         yield token_ids
 

@@ -54,25 +54,31 @@ def match(run: Trained, library: str, preset: str | None = None, *, near: str | 
     preset: the only converter to try; None tries each of the library
     near: the preset of the run; a refusal lists the differences from it
     """
-    of_library = {name: converter for name, converter in converters().items() if converter.library == library}
-    if preset is not None and preset not in of_library:
-        there = [name for name, converter in of_library.items() if not converter.partly]
-        raise UserError(f"as={preset}: no class of {library} is written for it (there are {', '.join(there)})")
-    nearest: tuple[Converter, list[str]] | None = None
+    candidates = {name: converter for name, converter in converters().items() if converter.library == library}
+    if preset is not None:
+        if preset not in candidates:
+            names = [name for name, converter in candidates.items() if not converter.partly]
+            raise UserError(f"as={preset}: no class of {library} is written for it (there are {', '.join(names)})")
+        candidates = {preset: candidates[preset]}
+    nearest: Converter | None = None
+    reasons: list[str] = []  # the differences from the nearest
     fewest: int | None = None
-    for name in [preset] if preset else of_library:
-        converter = of_library[str(name)]
+    for name, converter in candidates.items():
         result = _try(converter, run)
         if isinstance(result, Match):
             return result
         if name in (preset, near):
-            nearest, fewest = (converter, result), 0
-        elif not converter.partly and (fewest is None or len(result) < fewest):
-            nearest, fewest = (converter, result), len(result)
+            count = 0  # nearest whatever differs, since the user knows it
+        elif converter.partly or (fewest is not None and len(result) >= fewest):
+            continue
+        else:
+            count = len(result)
+        nearest = converter
+        reasons = result
+        fewest = count
     assert nearest is not None
-    converter, reasons = nearest
     raise UserError(
-        f"no class of {library} has these blocks; the nearest is {converter.architecture} (preset={converter.preset}), "
+        f"no class of {library} has these blocks; the nearest is {nearest.architecture} (preset={nearest.preset}), "
         f"and it differs: {'; '.join(reasons)}"
     )
 
@@ -90,12 +96,16 @@ def _try(converter: Converter, run: Trained) -> Match | list[str]:
         foreign = converter.read(settings)
         settings.finish(converter.preset)
         expected = architecture(converter.preset, foreign)
-        reasons = list(_differences(converter, run, expected)) or list(_other_shapes(run, expected, foreign))
+        reasons = list(_differences(converter, run, expected))
+        if not reasons:
+            reasons = list(_other_shapes(run, expected, foreign))
     except UserError as error:
         return [str(error)]
     except (ValueError, LookupError, ArithmeticError) as error:  # writers compute with sizes that no class may have
         return [f"its config cannot be written ({type(error).__name__}: {error})"]
-    return reasons or Match(converter, config, foreign)
+    if reasons:
+        return reasons
+    return Match(converter, config, foreign)
 
 
 def _choices(converter: Converter, run: Trained) -> Iterator[str]:
@@ -126,7 +136,8 @@ def _differences(converter: Converter, run: Trained, expected: Mapping[str, Any]
     """Yield the options that differ from the library's config."""
     for key in ("tokenizer", "source_tokenizer"):
         # Of tokenizers this option alone decides what the model computes; others decide what it reads.
-        scale, expected_scale = _scale(run.config, key), _scale(expected, key)
+        scale = _scale(run.config, key)
+        expected_scale = _scale(expected, key)
         if key not in converter.families and scale != expected_scale:
             yield f"{key}.scale={scale}, expected {expected_scale}"
     differing = bool(nodes_of_kinds(dict(run.config)) or nodes_of_kinds(dict(expected)))
@@ -157,17 +168,21 @@ def _of_family(
     options = _filled(config.get(family) or {}, run, family)
     expected_options = _filled(expected.get(family) or {}, run, family)
     for key in sorted({*options, *expected_options} - _UNCOMPARED):
-        value, expected_value = options.get(key), expected_options.get(key)
+        value = options.get(key)
+        expected_value = expected_options.get(key)
         if f"{family}.{key}" not in converter.uncompared and not _equal(value, expected_value, run):
             yield f"{family}.{key}={quoted(value)}, expected {quoted(expected_value)}"
 
 
 def _scale(config: Mapping[str, Any], key: str) -> str:
+    """Return the scale that a tokenizer's embeddings have."""
     return str((config.get(key) or {}).get("scale") or "one")
 
 
 def _target_difference(config: Mapping[str, Any], expected: Mapping[str, Any], family: str) -> Iterator[str]:
-    target, expected_target = _target(config, family), _target(expected, family)
+    """Yield the difference where a family has another choice."""
+    target = _target(config, family)
+    expected_target = _target(expected, family)
     if target != expected_target:
         yield f"{family}={_name(target)}, expected {_name(expected_target)}"
 
@@ -185,7 +200,8 @@ def _name(target: str) -> str:
 
 def _filled(node: Mapping[str, Any], run: Trained, family: str) -> Node:
     """Return options in which null, and other values that stand for the usual value, are replaced by it."""
-    dim, heads = run.ctx.dim, run.ctx.heads
+    dim = run.ctx.dim
+    heads = run.ctx.heads
     usual: dict[str, Any] = {
         "num_kv_heads": heads,
         "key_dim": dim // heads,
@@ -211,7 +227,8 @@ def _filled(node: Mapping[str, Any], run: Trained, family: str) -> Node:
 
 def _equal(value: Any, expected: Any, run: Trained) -> bool:
     if isinstance(value, Mapping) and isinstance(expected, Mapping):
-        options, expected_options = _filled(value, run, ""), _filled(expected, run, "")
+        options = _filled(value, run, "")
+        expected_options = _filled(expected, run, "")
         keys = {*options, *expected_options} - _UNCOMPARED
         return all(_equal(options.get(key), expected_options.get(key), run) for key in keys)
     numbers = isinstance(value, int | float) and isinstance(expected, int | float)

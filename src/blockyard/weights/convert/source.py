@@ -39,25 +39,27 @@ def aligned(weights: Mapping[str, Tensor], expected: Iterable[str]) -> dict[str,
 
     A renaming by which two weights would have one name is not used: it would drop one of them.
     """
-    names = set(expected)
-
-    def renewed(name: str) -> str:
-        old = next((end for end in _OLD if name.endswith(end)), "")
-        if old and name not in names:
-            return name.removesuffix(old) + _OLD[old]
-        return name
-
-    renewed_names = [renewed(name) for name in weights]
-    first = {name.partition(".")[0] for name in names}
-    layouts = [
-        renewed_names,
-        [name.partition(".")[2] or name for name in renewed_names],
-        *([f"{prefix}.{name}" for name in renewed_names] for prefix in sorted(first)),
-        list(weights),
-    ]
-    unambiguous = [layout for layout in layouts if len({*layout}) == len(weights)]
-    best = max(unambiguous, key=lambda layout: len(names.intersection(layout)))
+    expected_names = set(expected)
+    renewed_names = [_renewed(name, expected_names) for name in weights]
+    layouts = [renewed_names]
+    # Files of the model without its head lack the first part of each name, or have one that the model lacks.
+    layouts.append([name.partition(".")[2] or name for name in renewed_names])
+    for prefix in sorted({name.partition(".")[0] for name in expected_names}):
+        layouts.append([f"{prefix}.{name}" for name in renewed_names])
+    layouts.append(list(weights))
+    unambiguous = [layout for layout in layouts if len(set(layout)) == len(weights)]
+    best = max(unambiguous, key=lambda layout: len(expected_names.intersection(layout)))
     return dict(zip(best, weights.values(), strict=True))
+
+
+def _renewed(name: str, expected: set[str]) -> str:
+    """Return the current name of a weight that has the name of an older file."""
+    if name in expected:
+        return name
+    for old, new in _OLD.items():
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,10 @@ class LibrarySource:
     def architecture(self) -> str:
         """The class that the config names; the converter's class if the config names none with the same head."""
         accepted = {self.converter.architecture, *self.converter.others}
-        named = (name for name in self.config.get("architectures") or () if name in accepted)
-        return next(named, self.converter.architecture)
+        for name in self.config.get("architectures") or ():
+            if name in accepted:
+                return str(name)
+        return self.converter.architecture
 
     @property
     def name(self) -> str:
@@ -109,7 +113,9 @@ def read_source(path: str | Path, preset: str | None = None, timm: str | None = 
         raise UserError(f"as={preset}: no converter{hint} (there are {', '.join(converters())})")
     folder = path if path.is_dir() else path.parent
     files = _files(path)
-    config = _config(folder / LIBRARY_CONFIG) if path.is_dir() or timm is None else {}
+    config = {}
+    if path.is_dir() or timm is None:
+        config = _config(folder / LIBRARY_CONFIG)
     stored = Stored.of(shapes_of(files))
     if timm is not None or "architecture" in config:
         converter, settings = _of_timm(timm or config["architecture"], config, preset, folder, stored)
@@ -136,7 +142,11 @@ def read_source(path: str | Path, preset: str | None = None, timm: str | None = 
 
 
 def _aligned(tensors: Mapping[str, Tensor], foreign: Foreign) -> dict[str, Tensor]:
-    return aligned(tensors, [name for rule in foreign.rules for name in rule.library_names])
+    """Return weights under the library names of a converter's rules."""
+    expected: list[str] = []
+    for rule in foreign.rules:
+        expected += rule.library_names
+    return aligned(tensors, expected)
 
 
 def _files(path: Path) -> list[Path]:
@@ -156,7 +166,9 @@ def _files(path: Path) -> list[Path]:
         return single
     if single:
         raise UserError(f"{path} has several .safetensors files and no {INDEX}; give one of them")
-    pickles = [file.name for pattern in _PICKLES for file in sorted(path.glob(pattern))]
+    pickles: list[str] = []
+    for pattern in _PICKLES:
+        pickles += sorted(file.name for file in path.glob(pattern))
     if pickles:
         names = ", ".join(pickles)
         raise UserError(f"{path} has no {WEIGHTS}; {names} may hold code and is not read: save it as safetensors")
@@ -164,6 +176,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _config(path: Path) -> dict[str, Any]:
+    """Return the library's config. Raises UserError if it is missing or damaged."""
     try:
         config = read_json(path)
     except FileNotFoundError:
@@ -180,16 +193,21 @@ def _config(path: Path) -> dict[str, Any]:
 def _of_transformers(
     config: Mapping[str, Any], folder: Path, preset: str | None, stored: Stored
 ) -> tuple[Converter, LibrarySettings]:
-    kind = config.get("model_type")
-    of_library = [converter for converter in converters().values() if converter.library == "transformers"]
-    by_type = {converter.model_type: converter for converter in of_library}
-    if preset is None and (not isinstance(kind, str) or kind not in by_type):
-        there = ", ".join(sorted(by_type))
-        raise UserError(
-            f"{folder / LIBRARY_CONFIG}: model_type={quoted(kind)} has no converter (there are {there}); "
-            "as=PRESET reads it as one of another name"
-        )
-    converter = by_type[str(kind)] if preset is None else converters()[preset]
+    """Return the converter and the settings of a config of transformers."""
+    if preset is None:
+        by_type: dict[str, Converter] = {}
+        for candidate in converters().values():
+            if candidate.library == "transformers":
+                by_type[candidate.model_type] = candidate
+        model_type = config.get("model_type")
+        if not isinstance(model_type, str) or model_type not in by_type:
+            raise UserError(
+                f"{folder / LIBRARY_CONFIG}: model_type={quoted(model_type)} has no converter (there are "
+                f"{', '.join(sorted(by_type))}); as=PRESET reads it as one of another name"
+            )
+        converter = by_type[model_type]
+    else:
+        converter = converters()[preset]
     if converter.library != "transformers":
         raise UserError(f"as={preset} reads {converter.name}; {folder / LIBRARY_CONFIG} is of transformers")
     architectures = names(str(folder / LIBRARY_CONFIG), "architectures", config.get("architectures") or ())
@@ -213,10 +231,12 @@ def special_id(path: Path, *names: str) -> int | None:
     """Return the id of the special token with one of these names in a file of `tokenizers`, if it has one."""
     try:
         content = read_json(path)
-        added = content.get("added_tokens") or []
-        return next((int(token["id"]) for token in added if token.get("content") in names), None)
+        for token in content.get("added_tokens") or []:
+            if token.get("content") in names:
+                return int(token["id"])
     except (OSError, ValueError, TypeError, AttributeError, KeyError):
         return None  # `tokenizer=pretrained` refuses a damaged file with the reason
+    return None
 
 
 def _of_timm(

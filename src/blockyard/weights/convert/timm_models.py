@@ -33,7 +33,8 @@ _WIDEST = 64.0  # ratio of a hidden width
 
 def checked_arguments(name: str, arguments: Mapping[str, Any], stored: Stored | None = None) -> LibraryConfig:
     """Return the arguments of a model of timm from a file. Raises UserError for an unknown one, or bad values."""
-    where, checked = f"cannot build {name}: model_args", dict[str, Any]()
+    where = f"cannot build {name}: model_args"
+    checked: LibraryConfig = {}
     for key, value in arguments.items():
         if key in _NUMBERS:
             pair = value if isinstance(value, list) and len(value) == 2 and "size" in key else [value]
@@ -68,7 +69,9 @@ def create(name: str, arguments: Mapping[str, Any]) -> Any:
 
     if not timm.is_model(name):
         names = near(name, timm.list_models())
-        hint = f"; did you mean {', '.join(names)}?" if names else ""
+        hint = ""
+        if names:
+            hint = f"; did you mean {', '.join(names)}?"
         raise UserError(f"timm has no model {name!r}{hint}")
     try:
         with torch.device("meta"):
@@ -84,7 +87,8 @@ def describe(name: str, arguments: Mapping[str, Any]) -> tuple[str, LibraryConfi
     kind = type(model).__name__
     if kind == "VisionTransformer":
         has_layer_scale = _weighted(getattr(model.blocks[0], "ls1", None))
-        return ("dinov2" if has_layer_scale else "vit"), _vision_transformer(model)
+        preset = "dinov2" if has_layer_scale else "vit"
+        return preset, _vision_transformer(model)
     if kind == "MlpMixer":
         inner = type(model.blocks[0]).__name__
         readers = {"MixerBlock": ("mixer", _mixer), "SpatialGatingBlock": ("gmlp", _gated)}
@@ -98,13 +102,16 @@ def describe(name: str, arguments: Mapping[str, Any]) -> tuple[str, LibraryConfi
 
 
 def _weighted(module: Any) -> bool:
+    """Return whether a module is there and has weights."""
     return module is not None and any(True for _ in module.parameters())
 
 
 def _common(model: Any, stem: Any) -> LibraryConfig:
+    """Return the sizes that models of patches share. Raises UserError for parts that no preset has."""
     if type(stem).__name__ != "PatchEmbed" or _weighted(stem.norm):
         raise UserError(f"the stem of the model is {type(stem).__name__}, expected plain patches")
-    (height, width), (rows, columns) = stem.img_size, stem.patch_size
+    height, width = stem.img_size
+    rows, columns = stem.patch_size
     if height != width or rows != columns:
         raise UserError(f"images of {height} x {width} in patches of {rows} x {columns}: expected squares")
     extra = [name for name in _EXTRAS if _weighted(getattr(model, name, None))]
