@@ -66,7 +66,7 @@ class HuggingFace(Table):
 
     @property
     def read_files(self) -> list[Path]:
-        """All files that `rows` depends on, those of the folder included."""
+        """All files that `rows` depends on, with the files of a saved folder."""
         if self._saved:
             return sorted(path for path in Path(self.path).expanduser().rglob("*") if path.is_file())
         return self.files
@@ -128,7 +128,7 @@ class HuggingFace(Table):
         return FileRows(table, np.arange(1, 1 + len(table)), "row")
 
     def licence(self) -> str | None:
-        """Return what the data set itself says."""
+        """Return the licences that the data set declares, or None."""
         infos = {part.info.license for part in self._parts.values()} if self._saved else set()
         return ", ".join(sorted(filter(None, infos))) or None
 
@@ -142,7 +142,7 @@ class HuggingFace(Table):
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """The names of a ClassLabel in its order, those that occur; else the labels, sorted."""
+        """The occurring names of a ClassLabel, in its order; without a ClassLabel the labels, sorted."""
         names = super().class_names
         if not self._saved or not names or not isinstance(self.label, str):
             return names
