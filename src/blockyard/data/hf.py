@@ -129,15 +129,20 @@ class HuggingFace(Table):
 
     def licence(self) -> str | None:
         """Return the licences that the data set declares, or None."""
-        infos = {part.info.license for part in self._parts.values()} if self._saved else set()
-        return ", ".join(sorted(filter(None, infos))) or None
+        if not self._saved:
+            return None
+        licences = {part.info.license for part in self._parts.values()}
+        return ", ".join(sorted(filter(None, licences))) or None
 
     def hub_name(self) -> str | None:
         """Return the repository that the files of the data set were downloaded from, where it was a single one."""
-        infos = [part.info for part in self._parts.values()] if self._saved else []
-        files = [name for info in infos for name in info.download_checksums or ()]
-        matches = [re.match(r"hf://datasets/([\w.-]+(?:/[\w.-]+)?)@", name) for name in files]
-        names = {match[1] if match else None for match in matches}
+        if not self._saved:
+            return None
+        names = set()
+        for part in self._parts.values():
+            for file in part.info.download_checksums or ():
+                match = re.match(r"hf://datasets/([\w.-]+(?:/[\w.-]+)?)@", file)
+                names.add(match[1] if match else None)
         return names.pop() if len(names) == 1 else None
 
     @cached_property
