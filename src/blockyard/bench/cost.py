@@ -1,6 +1,6 @@
 """FLOPs, time and memory of token mixers and attention kernels over the number of tokens.
 
-What is measured becomes tables, sentences, a CSV file and a figure.
+The measurements become tables, sentences, a CSV file and a figure.
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.atomic_files import write_text
-from blockyard.config import build
 from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.compose import compose
-from blockyard.config.tree import Node
 from blockyard.contracts import Batch, Inputs
 from blockyard.errors import UserError
 from blockyard.inspect._canvas import canvas, plain_ticks, save
@@ -51,7 +49,8 @@ BASE = {
     "logger": "none",
 }
 SECONDS = 0.3  # of repetitions
-LEAST, MOST = 3, 50  # repetitions
+LEAST = 3  # repetitions
+MOST = 50
 QUANTITIES = {"flops": "FLOPs", "milliseconds": "ms", "bytes": "peak memory, MiB"}
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 COLOURS = ("#000000", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
@@ -100,11 +99,15 @@ def costs(
 
     Raises UserError for a config that cannot work, and for a kernel that cannot serve.
     """
-    for mixer, config in [(mixer, _config(mixer, max(tokens), overrides, config_dirs)) for mixer in mixers]:
+    # Every config is checked before the first measurement.
+    configs = {mixer: _config(mixer, max(tokens), overrides, config_dirs) for mixer in mixers}
+    for mixer in mixers:
         for name in kernels:
             for length in tokens:
+                config = deepcopy(configs[mixer])
+                config["data"]["context"] = length
                 with attention_kernel(name):
-                    measured = _measure(_components(config, length), mixer, name, length, of, batch, device)
+                    measured = _measure(Components(config), mixer, name, length, of, batch, device)
                 if measured.kernel or name == kernels[0]:
                     yield measured
                 else:
@@ -122,19 +125,11 @@ def _config(mixer: str, longest: int, overrides: Sequence[str], config_dirs: Seq
     return composed.config
 
 
-def _components(config: Node, length: int) -> build.Components:
-    config = deepcopy(config)
-    config["data"]["context"] = length
-    return build.Components(config)
-
-
-def _measure(
-    components: build.Components, mixer: str, name: Kernel, length: int, of: Of, batch: int, device: str
-) -> Cost:
+def _measure(components: Components, mixer: str, name: Kernel, length: int, of: Of, batch: int, device: str) -> Cost:
     try:
         measured = subject(components, of, batch, device)
         attends = _attends(measured)
-    except UserError:
+    except UserError:  # a ValueError too, whose message is complete
         raise
     except (ValueError, RuntimeError) as error:
         raise UserError(f"token_mixer={mixer} at {length} tokens: {error}") from error
@@ -151,7 +146,7 @@ def _measure(
 
 
 def _attends(measured: Subject) -> bool:
-    """Return whether a softmax attention runs. This first run also warms up."""
+    """Return whether a softmax attention runs. This first run also warms up the kernels."""
     return any(entry["kernel"] != "none" for entry in kernel.record(_Runs(measured)))
 
 
@@ -160,7 +155,8 @@ class _Runs(torch.nn.Module):
 
     def __init__(self, measured: Subject) -> None:
         super().__init__()
-        self.inner, self._run = measured.model, measured.run
+        self.inner = measured.model  # a child, so that its attention layers are found
+        self._run = measured.run
 
     def forward(self) -> None:
         self._run()
@@ -169,6 +165,7 @@ class _Runs(torch.nn.Module):
 def milliseconds(measured: Subject, device: str) -> float:
     """Return the median time of a run."""
     times: list[float] = []
+    # Calls to a GPU return before their kernels have run, so both ends of the clock wait for it.
     while len(times) < LEAST or (sum(times) < SECONDS and len(times) < MOST):
         _wait(device)
         start = time.perf_counter()
@@ -192,7 +189,8 @@ def peak(measured: Subject, device: str) -> int:
     with torch.autograd.profiler.profile(use_kineto=True, profile_memory=True) as profile:
         measured.run()
     events = [event for event in profile.kineto_results.events() if event.name() == "[memory]"]
-    held = most = 0
+    held = 0
+    most = 0
     for event in sorted(events, key=lambda event: event.start_ns()):
         held += event.nbytes()
         most = max(most, held)
@@ -221,7 +219,8 @@ def subject(components: Components, of: Of, batch: int, device: str) -> Subject:
     model: Any = components.model(0).to(device)
     if not model.mixers or model.mixers[0].empty:
         raise ValueError("the model has no token mixer to measure")
-    length, vocabulary = model.ctx.tokens.max_len, model.ctx.tokens.vocabulary
+    length = model.ctx.tokens.max_len
+    vocabulary = model.ctx.tokens.vocabulary
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(vocabulary, (batch, length + 1), generator=generator).to(device)
     if of == "mixer":
@@ -239,7 +238,8 @@ def _mixer(model: Any, tokens: Tensor) -> Subject:
     grad = torch.ones_like(x)
 
     def run() -> None:
-        leaf, facts = x.detach().requires_grad_(), replace(seq, memo={})
+        leaf = x.detach().requires_grad_()
+        facts = replace(seq, memo={})  # masks are made anew in each run, as in a training step
         mixer.prepare(leaf, facts)
         mixer(leaf, facts).backward(grad)
         mixer.zero_grad(set_to_none=True)
@@ -292,9 +292,12 @@ def tables(costs: Sequence[Cost]) -> list[Table]:
     for quantity, title in QUANTITIES.items():
         rows = table(title, "tokens", *map(str, lengths), "exponent")
         for name, values in series(costs, quantity).items():
+            cells = []
+            for length in lengths:
+                cells.append(_format(quantity, values[length]) if length in values else "-")
             power = exponent(values)
-            cells = [_format(quantity, values[n]) if n in values else "-" for n in lengths]
-            rows.add_row(name, *cells, "-" if power is None else f"{power:.2f}")
+            cells.append("-" if power is None else f"{power:.2f}")
+            rows.add_row(name, *cells)
         result.append(rows)
     return result
 
@@ -362,10 +365,8 @@ def exponent(costs: Mapping[int, float]) -> float | None:
     lengths = sorted(costs)[-max(3, (len(costs) + 1) // 2) :]
     if len(lengths) < 3 or any(costs[n] <= 0 for n in lengths):
         return None
-    x, y = [math.log(n) for n in lengths], [math.log(costs[n]) for n in lengths]
-    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    over = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
-    return over / sum((a - mean_x) ** 2 for a in x)
+    slope, _ = statistics.linear_regression([math.log(n) for n in lengths], [math.log(costs[n]) for n in lengths])
+    return slope
 
 
 def crossing(first: Mapping[int, float], second: Mapping[int, float]) -> float | None:

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
     from blockyard.engine.plain_trainer import TrainerData, TrainerModule
 
-ALL, NONE = "all", "none"  # weights whose rate rises
+ALL = "all"  # part of a test with a rising rate of all weights
+NONE = "none"  # part of a test without a rising rate
 SMOOTHING = 0.98
 DIVERGED = 4.0  # times the least smoothed loss, at which a test ends
 TOLERANCE = 0.02  # share of the loss by which it has to rise before a rate counts as unstable
@@ -84,7 +85,8 @@ class RateTest:
             count = min(len(losses), len(self.without.losses))
             without = np.array(self.without.losses[:count])
             losses, allowed = losses[:count] - without, TOLERANCE * without
-        least, last = math.inf, None
+        least = math.inf
+        last = None
         for rate, loss, rise in zip(self.rates, losses, allowed, strict=False):
             if self.without is not None and rate < start:
                 continue
@@ -104,8 +106,12 @@ class RateRise(pl.Callback):
     def __init__(
         self, test: RateTest, lr: float, lowest: float, highest: float, steps: int, members: set[int] | None
     ) -> None:
-        self.test, self.lr, self.lowest, self.highest = test, lr, lowest, highest
-        self.steps, self.members = steps, members
+        self.test = test
+        self.lr = lr
+        self.lowest = lowest
+        self.highest = highest
+        self.steps = steps
+        self.members = members
         self._average = 0.0
         self._micro: list[float] = []  # losses of the micro-batches of this step
 
@@ -114,7 +120,9 @@ class RateRise(pl.Callback):
         rate = self.lowest * (self.highest / self.lowest) ** (trainer.global_step / self.steps)
         for group in optimizer.param_groups:
             rises = self.members is None or all(id(p) in self.members for p in group["params"])
-            group["lr"] = group["initial_lr"] * (rate / self.lr if rises else 1.0)
+            # The initial rate of a group has the factors of its weights, which stay.
+            factor = rate / self.lr if rises else 1.0
+            group["lr"] = group["initial_lr"] * factor
         self.test.rates.append(rate)
 
     def on_train_batch_end(
@@ -124,8 +132,10 @@ class RateRise(pl.Callback):
         self._micro.append(float(outputs["loss"]) * trainer.accumulate_grad_batches)  # by which Lightning divides it
         if len(self.test.losses) == len(self.test.rates):
             return  # more micro-batches follow before the step
-        self._average = SMOOTHING * self._average + (1 - SMOOTHING) * math.fsum(self._micro) / len(self._micro)
+        loss = math.fsum(self._micro) / len(self._micro)
         self._micro.clear()
+        self._average = SMOOTHING * self._average + (1 - SMOOTHING) * loss
+        # The average starts at 0, and is divided by the sum of the weights so far.
         smoothed = self._average / (1 - SMOOTHING ** (len(self.test.losses) + 1))
         least = min([loss for loss in self.test.losses if math.isfinite(loss)], default=math.inf)
         self.test.losses.append(smoothed)
@@ -135,19 +145,24 @@ class RateRise(pl.Callback):
 
 
 def parts_of(model: nn.Module, parts: Sequence[str]) -> list[str]:
-    """Return the names of the parts that are tested: `parts`, or for `top` the children of the model with trained
-    weights, and for `layers` the same with each block by itself.
+    """Return the names of the tested parts. Raises UserError for a name that the model does not have.
 
-    Raises UserError for a name that the model does not have.
+    parts: names of parts, or `top` for the children of the model with trained weights, or `layers` for the same with
+        each block by itself
     """
     if tuple(parts) not in (("top",), ("layers",)):
         problem = unknown_part(model, parts)
         if problem:
             raise UserError(f"parts: {problem}")
         return list(parts)
-    names = [name.split(".") for name, p in model.named_parameters() if p.requires_grad]
-    deep = parts[0] == "layers"
-    return list(dict.fromkeys(".".join(name[: _depth(name) if deep else 1]) for name in names))
+    names = []
+    for parameter_name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        path = parameter_name.split(".")
+        depth = _depth(path) if parts[0] == "layers" else 1
+        names.append(".".join(path[:depth]))
+    return list(dict.fromkeys(names))
 
 
 def _depth(name: Sequence[str]) -> int:
@@ -172,8 +187,12 @@ def rate_tests(
     frozen = [name for name in names if not _members(module.model, name)]
     if frozen:
         raise UserError(f"parts: no weight of {fold(frozen)} is trained")
+    tested = [ALL]
+    if names:
+        tested += [NONE, *names]
     without = None
-    for name in (ALL, *((NONE, *names) if names else ())):
+    for name in tested:
+        # A copy of the module for each test, which changes weights and rates.
         test = _test(deepcopy(module), data, name, lowest, highest, steps)
         if name == NONE:
             without = test
@@ -188,8 +207,10 @@ def _members(model: nn.Module, part: str) -> set[int]:
 
 def _test(module: TrainerModule, data: TrainerData, part: str, lowest: float, highest: float, steps: int) -> RateTest:
     test = RateTest(part)
-    members: set[int] | None = set() if part == NONE else None
-    if part not in (ALL, NONE):
+    members: set[int] | None = None
+    if part == NONE:
+        members = set()
+    elif part != ALL:
         members = _members(module.model, part)
         builder: Any = module.optimizer_builder
         # By single parameters: the name of the part would hide a factor that the part has by a wider name.
@@ -202,10 +223,8 @@ def _test(module: TrainerModule, data: TrainerData, part: str, lowest: float, hi
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     validation = dict.fromkeys(("limit_val_batches", "num_sanity_val_steps"), 0)
     rise = RateRise(test, module.lr, lowest, highest, steps, members)
-    arguments = (
-        module.trainer_arguments() | quiet | validation | {"max_steps": steps, "max_epochs": -1, "callbacks": [rise]}
-    )
-    pl.Trainer(**arguments).fit(module, datamodule=data)
+    limits = {"max_steps": steps, "max_epochs": -1, "callbacks": [rise]}
+    pl.Trainer(**module.trainer_arguments() | quiet | validation | limits).fit(module, datamodule=data)
     return test
 
 
@@ -231,11 +250,13 @@ def hints(tests: Sequence[RateTest], lr: float) -> list[str]:
         for part, rate in rates.items():
             if rate is None:
                 continue
-            factor = float(f"{min(max(rate / stable, 0.1), 10.0):.1g}")
+            ratio = min(max(rate / stable, 0.1), 10.0)
+            factor = float(f"{ratio:.1g}")
             if factor != 1:
                 changes.append(f"{part}: {factor:g}")
         if changes:
-            sentences.append(f"to try: 'optimizer.rates={{{', '.join(changes)}}}'")
+            factors = ", ".join(changes)
+            sentences.append(f"to try: 'optimizer.rates={{{factors}}}'")
         else:
             sentences.append("all parts are stable up to the same rate")
     sentences.append("a range test of a few steps is a hint; a sweep over several seeds decides")
@@ -262,7 +283,8 @@ def write_rates(tests: Sequence[RateTest], folder: Path) -> list[Path]:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["part", "rate", "smoothed_loss"])
     for test in tests:
-        writer.writerows([test.part, *pair] for pair in zip(test.rates, test.losses, strict=True))
+        for rate, loss in zip(test.rates, test.losses, strict=True):
+            writer.writerow([test.part, rate, loss])
     write_text(folder / "rates.csv", text.getvalue())
     with canvas(1, 1, (5.0, 3.2), "training loss while the learning rate rises") as (figure, axes):
         panel = axes[0][0]

@@ -84,7 +84,7 @@ class QuestionSplit:
         return Batch(inputs, answer, lengths=lengths, source=source, slice=kind)
 
     def region(self, order: Tensor) -> Tensor:
-        """Return a mask of the pixels of the digit whose colour is asked for, (B, 24, 24) bool.
+        """Return a mask of the pixels of the digit that a colour is asked of, (B, 24, 24) bool.
 
         It is empty for other questions.
         """

@@ -36,7 +36,7 @@ class Co2(SeriesData):
         return ("co2",)
 
     def read(self) -> Tensor:
-        """Read the table that comes with statsmodels, whose import would take longer than training."""
+        """Read the file of statsmodels directly: importing the package would take longer than training."""
         return torch.tensor([float(row["co2"] or "nan") for row in _read_records()], dtype=torch.float64)[:, None]
 
     def times(self) -> list[str] | None:

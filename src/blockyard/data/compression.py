@@ -42,7 +42,7 @@ class Compression(SyntheticTask):
 
     @property
     def spec(self) -> DataSpec:
-        """The specification of a task whose sequences have one length: a longer one has more to hold."""
+        """Token ids with a target at each position; not resizable, because longer sequences have more to hold."""
         return replace(super().spec, resizable=False)
 
     def token_name(self, token_id: int) -> str:

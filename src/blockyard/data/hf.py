@@ -66,7 +66,7 @@ class HuggingFace(Table):
 
     @property
     def read_files(self) -> list[Path]:
-        """All files that `rows` depends on, those of the folder included."""
+        """All files that `rows` depends on, with the files of a saved folder."""
         if self._saved:
             return sorted(path for path in Path(self.path).expanduser().rglob("*") if path.is_file())
         return self.files
@@ -128,21 +128,26 @@ class HuggingFace(Table):
         return FileRows(table, np.arange(1, 1 + len(table)), "row")
 
     def licence(self) -> str | None:
-        """Return what the data set itself says."""
-        infos = {part.info.license for part in self._parts.values()} if self._saved else set()
-        return ", ".join(sorted(filter(None, infos))) or None
+        """Return the licences that the data set declares, or None."""
+        if not self._saved:
+            return None
+        licences = {part.info.license for part in self._parts.values()}
+        return ", ".join(sorted(filter(None, licences))) or None
 
     def hub_name(self) -> str | None:
         """Return the repository that the files of the data set were downloaded from, where it was a single one."""
-        infos = [part.info for part in self._parts.values()] if self._saved else []
-        files = [name for info in infos for name in info.download_checksums or ()]
-        matches = [re.match(r"hf://datasets/([\w.-]+(?:/[\w.-]+)?)@", name) for name in files]
-        names = {match[1] if match else None for match in matches}
+        if not self._saved:
+            return None
+        names = set()
+        for part in self._parts.values():
+            for file in part.info.download_checksums or ():
+                match = re.match(r"hf://datasets/([\w.-]+(?:/[\w.-]+)?)@", file)
+                names.add(match[1] if match else None)
         return names.pop() if len(names) == 1 else None
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """The names of a ClassLabel in its order, those that occur; else the labels, sorted."""
+        """The occurring names of a ClassLabel, in its order; without a ClassLabel the labels, sorted."""
         names = super().class_names
         if not self._saved or not names or not isinstance(self.label, str):
             return names

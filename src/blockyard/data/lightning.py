@@ -61,7 +61,7 @@ class OwnModule(OwnData):
         return own
 
     def limits(self) -> tuple[str, ...]:
-        """Return what is not promised of the user's class."""
+        """Return the limits of the user's class, a sentence each."""
         return (*super().limits(), LOADER_LIMIT)
 
 

@@ -78,7 +78,7 @@ class ListOps(SyntheticTask):
         return task
 
     def generate(self, random: SampleRandom) -> TaskBatch:
-        """Generate the sequences whose outermost list closes between `least` and `length` tokens."""
+        """Generate sequences with an outermost list of `least` to `length` tokens."""
         samples = torch.arange(len(random.order))
         operator = random.integers("operators", self.length, len(OPERATORS))  # (n, N), read where a list opens
         num_args = 2 + random.integers("arguments", self.length, self.max_args - 1)

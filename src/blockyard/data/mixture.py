@@ -155,7 +155,7 @@ class Mixture(DataModule):
         return any(data.to_download() for data in self.members.values())
 
     def prepare(self) -> None:
-        """Download what the options of the parts allow."""
+        """Prepare each part, which downloads its files if its options allow it."""
         for data in self.members.values():
             data.prepare()
 

@@ -118,7 +118,7 @@ class StateTracking(SyntheticTask):
         return torch.tensor(token_ids)
 
     def _generators(self) -> Tensor:
-        """Return two token ids (2,) whose products are the whole group."""
+        """Return two token ids (2,) that generate the group."""
         if self.group == "cyclic":
             return torch.tensor([0, 1])
         degree = int(self.group[1])

@@ -152,10 +152,14 @@ class Tokens(LoadedData):
         streams = [self._stream(name, source, vocabulary) for source in sources]
         sizes = [source.bytes_of_text(name) for source in sources]
         known = [size for size in sizes if size is not None]
+        # Bits per byte need the bytes of every source.
+        bytes_per_token = None
+        if len(known) == len(sizes):
+            bytes_per_token = sum(known) / sum(map(len, streams))
         return TokenWindows(
             streams,
             self.context,
-            bytes_per_token=sum(known) / sum(map(len, streams)) if len(known) == len(sizes) else None,
+            bytes_per_token=bytes_per_token,
             separator=self.separator,
             weights=self.weights if name == "train" else None,
             sliced=len(sources) > 1,
@@ -171,8 +175,8 @@ class Tokens(LoadedData):
         if shards is source.shards["train"]:
             # The training ids come first, then the test ids, then the validation ids.
             bounds = (0.0, 1 - (validation + test), 1 - validation, 1.0)
-            place = ("train", "test", "validation").index(name)
-            start, stop = bounds[place], bounds[place + 1]
+            index = ("train", "test", "validation").index(name)
+            start, stop = bounds[index], bounds[index + 1]
         stream = TokenStream(shards, int(count * start), int(count * stop), vocabulary)
         if len(stream) <= self.context:
             raise UserError(

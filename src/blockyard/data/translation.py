@@ -174,7 +174,7 @@ class Translation(LoadedData):
         return DataSpec("text", (self.context,), variable=True, source=source)
 
     def missing(self) -> str | None:
-        """Return which file or dates are missing and how to get them, or None."""
+        """Return a message that names the missing file or dates and the remedy, or None."""
         path = self._path
         if path is None:
             return unavailable(*self._sides)

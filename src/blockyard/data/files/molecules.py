@@ -299,7 +299,7 @@ def unavailable() -> str | None:
 
 
 def target_columns(path: Path, values: tuple[str, ...] | None) -> list[str]:
-    """Return the columns of targets: those that are named, else all of numbers. Raises UserError for absent ones."""
+    """Return the columns of targets: `values`, or all columns of numbers. Raises UserError for absent columns."""
     table = _read(path)
     absent = [name for name in values or () if name not in table]
     if absent:

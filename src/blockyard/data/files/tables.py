@@ -84,7 +84,7 @@ def read_table(path: Path, columns: Mapping[str, str]) -> pandas.DataFrame:
 
 
 def column_names(path: Path) -> list[str]:
-    """Return the columns of a table: those of its header or schema, or the keys of its lines."""
+    """Return the columns of a table, from its header or schema, or the keys of its lines."""
     kind = kind_of(path)
     try:
         if kind is None:

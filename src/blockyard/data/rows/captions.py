@@ -42,7 +42,7 @@ class ImageTextRows(RowKind):
         return {self.image.name: "stored"}
 
     def spec(self) -> DataSpec:
-        """Return what a text is, with the image as its source."""
+        """Return the specification of a text, with the image as its source."""
         return DataSpec("text", (self.context,), variable=True, source=DataSpec("image", self.image.shape))
 
     def keys(self, rows: TableRows) -> list[Hashable]:

@@ -61,7 +61,7 @@ class ImageColumn:
         return keys
 
     def of(self, rows: TableRows) -> RowImages:
-        """Return the images of all rows. Raises UserError naming the rows whose image is no file."""
+        """Return the images of all rows. Raises UserError naming the rows with an image that is no file."""
         root = None if self.root is None else Path(self.root).expanduser()
         images = RowImages(rows, self, root)
         images.check()
@@ -70,7 +70,7 @@ class ImageColumn:
 
 @dataclass(frozen=True)
 class RowImages:
-    """The images of a table. root: what relative paths start from, None for the folder of each row's file."""
+    """The images of a table. root: the start of relative paths; None is the folder of each row's file."""
 
     rows: TableRows
     column: ImageColumn

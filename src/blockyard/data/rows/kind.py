@@ -77,12 +77,12 @@ class RowKind(ABC):
         return {}
 
     def problems(self, rows: TableRows) -> dict[str, np.ndarray]:
-        """Return which rows cannot be used, a mask (n,) for each reason."""
+        """Return a mask (n,) of the rows that cannot be used, by reason."""
         return {}
 
     @abstractmethod
     def spec(self) -> DataSpec:
-        """Return what the inputs are, without targets."""
+        """Return the specification of the inputs, without targets."""
 
     @abstractmethod
     def keys(self, rows: TableRows) -> list[Hashable]:

@@ -36,11 +36,11 @@ class NumberRows(RowKind):
         return {f"data.columns[{number}]": name for number, name in enumerate(self.names)}
 
     def cell_types(self) -> dict[str, str]:
-        """Return that all are numbers."""
+        """Return "number" for every column."""
         return dict.fromkeys(self.names, "number")
 
     def problems(self, rows: TableRows) -> dict[str, np.ndarray]:
-        """Return which rows have no number at all."""
+        """Return a mask of the rows without any number."""
         return {"no value in any of data.columns": np.isnan(rows.numbers(self.names)).all(1)}
 
     def spec(self) -> DataSpec:

@@ -60,7 +60,7 @@ class TextRows(RowKind):
         return dict(zip(("data.text", "data.pair"), self.texts, strict=False))
 
     def spec(self) -> DataSpec:
-        """Return what a text or a pair is."""
+        """Return the specification of a text or a pair."""
         return DataSpec("text", (self.context,), variable=True, joined=self.pair is not None)
 
     def keys(self, rows: TableRows) -> list[Hashable]:

@@ -39,7 +39,7 @@ class ImageTokenSplit:
 
     @cached_property
     def reconstruction_mse(self) -> float:
-        """The mean squared difference of pixels from 0 to 1 between images and what their tokens give."""
+        """The mean squared difference of pixels, from 0 to 1, between images and their decoded tokens."""
         total, count = 0.0, 0
         for order in torch.arange(len(self)).split(CHUNK):
             images = self.images.batch(order, None).inputs

@@ -96,7 +96,7 @@ class OwnData(LoadedData):
         return None
 
     def limits(self) -> tuple[str, ...]:
-        """Return what is not promised of the user's class."""
+        """Return the limits of the user's class, a sentence each."""
         streams = [f"{dataset.name} {STREAM_LIMIT}" for dataset in self.own.values() if dataset.streams]
         return (*streams[:1], CONTENT_LIMIT)
 

@@ -72,7 +72,7 @@ class Photographs(ImageData):
 
     @abstractmethod
     def contents(self, files: Any) -> Sequence[str | Tensor]:
-        """Return what tells the files of a part from others, without reading them."""
+        """Return the contents of a fingerprint of files, without reading them."""
 
     def read(self) -> tuple[LabelledImages, LabelledImages]:
         """Is not called: `parts` lists the images."""

@@ -43,6 +43,10 @@ from blockyard.ops import ctc
 
 log = logging.getLogger("blockyard")
 
+HEARD = 32  # sounds of a split that are encoded and decoded to measure the tokenizer
+HELD_OUT = 0.1  # share of all texts that may go to validation, and the same to test
+Writes = Literal["text", "sound"]
+
 
 class Recording(NamedTuple):
     """A sound and its text. name: of the file, or a number; samples: (T,) int16."""
@@ -107,13 +111,9 @@ class SpokenSplit(ColumnSplit):
 
     @cached_property
     def reconstruction_lsd(self) -> float:
-        """The mean distance in decibels between the first sounds and what their codes give."""
+        """The mean distance in decibels between the first sounds and their decoded codes."""
         some = torch.arange(min(HEARD, len(self)))
         return fmean(map(self.tokenizer.distance, self.outputs(some), self.coded(some)))
-
-
-HEARD = 32  # sounds of a split that are put together again
-Writes = Literal["text", "sound"]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -216,9 +216,6 @@ class RecordingData(LoadedData):
                 )
 
 
-HELD_OUT = 0.1  # share of all texts that may go to validation, and the same to test
-
-
 @dataclass(kw_only=True, eq=False)
 class GeneratedRecordings(RecordingData):
     """Recordings generated from a seed; no text occurs in two splits. Subclasses implement `draw` and `sound`.
@@ -257,7 +254,7 @@ class GeneratedRecordings(RecordingData):
         return (self.samples + 2 * self.eval_samples) * self.sizes[0]  # two bytes a sample, half the longest
 
     def recordings(self) -> list[list[Recording]]:
-        """Draw texts until each split has enough; the text itself says which split it belongs to."""
+        """Draw texts until each split has enough. A hash of its text assigns a recording to a split."""
         counts = (self.samples, self.eval_samples, self.eval_samples)
         splits: list[list[Recording]] = [[], [], []]
         candidate = 0

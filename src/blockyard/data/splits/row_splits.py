@@ -53,7 +53,7 @@ def split_rows(
 
 
 def _held_out(target: Tensor, rest: Tensor, share: float, seed: int, units: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the rows of `rest` that stay, and those held out: a share of the units, by their first row's class."""
+    """Return the rows of `rest` that stay, and the held-out rows: a share of the units, by their first row's class."""
     if units is None:
         kept, held = stratified(target[rest], share, seed)
         return rest[kept], rest[held]

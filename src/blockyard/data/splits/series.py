@@ -246,7 +246,7 @@ def parsed_times(column: pandas.Series[Any]) -> pandas.Series[Any]:
 
 
 def _formats(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the formats in which a text is a date of digits, and the order of day, month and year in it."""
+    """Yield each format that reads a text as a date of digits, with its order of day, month and year."""
     mark = _MARK.match(text)
     if mark is None:
         return

@@ -144,7 +144,7 @@ class TokenWindows:
         return batch
 
     def _read(self, source: int, indices: Any, key: int | None) -> Any:
-        """Return the ids of sequences of one source, by their number among those of the epoch."""
+        """Return the ids of sequences of one source. indices: among its sequences of an epoch."""
         stream, count = self.streams[source], self.counts[source]
         if self.weighted:
             passes, indices = np.divmod(indices, count)
