@@ -51,19 +51,14 @@ def repeated_defaults(_: Path) -> str:
     """Options in the YAML of a choice that equal the default of its constructor, and all options there."""
     from blockyard.config import tree
     from blockyard.config.build import CONTRACTS, RUNTIME_CONTRACTS
+    from blockyard.config.choices import catalog
     from blockyard.config.schema import RESERVED, options
+    from blockyard.config.untrusted.targets import locate
 
-    try:
-        from blockyard.config.choices import catalog
-        from blockyard.config.untrusted.targets import locate
-    except ImportError:  # in older trees
-        from blockyard.config.targets import locate  # type: ignore[import-not-found,no-redef]
-
-        from blockyard.config import catalog  # type: ignore[attr-defined,no-redef]
     try:
         from blockyard.config.defaults import plain_default
-    except ImportError:  # in older trees
-        from blockyard.config.compose import _plain as plain_default  # type: ignore[attr-defined,no-redef]
+    except ImportError:  # in the tree of the column before, e60ca2d0
+        from blockyard.config.placed_nodes import plain_default  # type: ignore[attr-defined,no-redef]
 
     repeated = total = 0
     families = (*CONTRACTS, *RUNTIME_CONTRACTS, *catalog.OUTSIDE_RUN)
