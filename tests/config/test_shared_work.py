@@ -80,7 +80,7 @@ def test_a_value_of_any_kind_is_put_as_omegaconf_puts_it(key, value):
 
 @pytest.mark.parametrize("key", ["a.2", "a.x", "a.2.x", "a.x.y"])
 def test_an_item_that_a_list_does_not_have_is_refused(key):
-    with pytest.raises(ValueError, match=r"there is no item [2x]"):
+    with pytest.raises(ValueError, match=r"the value has no item [2x]"):
         put({"a": [1, 2]}, key.split("."), 3)
 
 

@@ -21,7 +21,8 @@ from blockyard.sweep.cells import Cell, Variant
 from blockyard.sweep.execution import first_steps
 from blockyard.sweep.execution.estimate import FinishedRuns, RunSizes, RunTime, estimate
 from blockyard.sweep.execution.first_steps import measure
-from blockyard.sweep.execution.measured_run import MeasuredRun, MeasuredRuns
+from blockyard.sweep.execution.measured_run import MeasuredRuns
+from blockyard.sweep.execution.step_times import MeasuredRun
 from blockyard.sweep.plan.planner import make_plan
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 

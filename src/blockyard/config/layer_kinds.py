@@ -14,7 +14,7 @@ from pathlib import Path
 
 from blockyard.config.choices import catalog
 from blockyard.config.defaults import whole_node
-from blockyard.config.overrides import SortedOverrides, Value, sort_overrides
+from blockyard.config.overrides import OverrideValue, SortedOverrides, sort_overrides
 from blockyard.config.tree import Node, get, is_node
 from blockyard.contracts import Issue, Kind
 from blockyard.errors import near, quoted
@@ -38,9 +38,9 @@ def unexpanded(config: Node) -> list[str]:
     return [name for name, kind in kinds.items() if isinstance(kind, list)]
 
 
-def split(values: list[Value]) -> tuple[list[Value], dict[str, list[str]]]:
+def split(values: list[OverrideValue]) -> tuple[list[OverrideValue], dict[str, list[str]]]:
     """Return the values of a command line outside kinds, and the values inside as overrides by kind."""
-    rest: list[Value] = []
+    rest: list[OverrideValue] = []
     typed: dict[str, list[str]] = {}
     for value in values:
         kind, _, inner = value.key.removeprefix(f"{KINDS}.").partition(".")

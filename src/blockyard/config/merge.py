@@ -24,7 +24,7 @@ from blockyard.config.choices import catalog
 from blockyard.config.defaults import fill_defaults
 from blockyard.config.interpolations import check_grammar, resolve
 from blockyard.config.known_keys import KnownKeys
-from blockyard.config.overrides import SortedOverrides, Value
+from blockyard.config.overrides import OverrideValue, SortedOverrides
 from blockyard.config.tree import Node, get, merge_into, put, reach
 from blockyard.config.untrusted.user_yaml import HYDRA, UnsafeFileError
 from blockyard.contracts import Issue
@@ -81,7 +81,7 @@ def _failures_as(issues: list[Issue]) -> Iterator[None]:
         issues.append(Issue("config", " ".join(str(error).split())))
 
 
-def _retarget(config: Node, values: Iterable[Value]) -> None:
+def _retarget(config: Node, values: Iterable[OverrideValue]) -> None:
     """Give callbacks and loggers their new class in place, without the options of the former one."""
     for value in values:
         key, _, last = value.key.rpartition(".")

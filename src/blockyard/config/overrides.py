@@ -24,7 +24,7 @@ MULTIRUN_KEYS = ("hydra/launcher", "hydra/sweeper", "hydra.launcher", "hydra.swe
 FOLDER_KEYS = ("hydra.run", "hydra.job.chdir", "hydra.output_subdir")
 
 
-class Value(NamedTuple):
+class OverrideValue(NamedTuple):
     """An option that is set: its dotted key, the value as it was typed, and as plain data."""
 
     key: str
@@ -42,7 +42,7 @@ class SortedOverrides:
     """
 
     groups: list[str] = field(default_factory=list)
-    values: list[Value] = field(default_factory=list)
+    values: list[OverrideValue] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
 
     @property
@@ -94,7 +94,7 @@ def sort_overrides(
             hint = _slash_hint(name, value) or near(name.replace("@", "/").split("/")[0], catalog.run_keys())
             issues.append(Issue(name, "unknown config group", hint, see="`blockyard list`"))
         else:
-            result.values.append(Value(name, first, parse_value(first) if swept else override.value()))
+            result.values.append(OverrideValue(name, first, parse_value(first) if swept else override.value()))
     return result
 
 

@@ -55,7 +55,7 @@ def _key(parent: Any, part: str) -> Any:
     if isinstance(parent, dict):
         return part
     if not isinstance(parent, list) or not part.isdigit() or int(part) >= len(parent):
-        raise ValueError(f"there is no item {part}")
+        raise ValueError(f"the value has no item {part}")
     return int(part)
 
 

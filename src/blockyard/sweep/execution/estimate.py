@@ -38,7 +38,7 @@ from blockyard.sweep.plan.sweep_plan import SweepPlan
 
 if TYPE_CHECKING:
     from blockyard.engine.data_reader import DataReader
-    from blockyard.sweep.execution.measured_run import MeasuredRun
+    from blockyard.sweep.execution.step_times import MeasuredRun
 
 _RECENT = 200  # finished runs that are read, the newest
 _NEAREST = 3

@@ -24,7 +24,7 @@ from blockyard.engine.run import train
 from blockyard.errors import UserError
 from blockyard.runs.start import create_run
 from blockyard.sweep.cell.execute import LOG, log_to_file
-from blockyard.sweep.execution.measured_run import MeasuredRun, measured_batches
+from blockyard.sweep.execution.step_times import MeasuredRun, measured_batches
 from blockyard.sweep.executor._fork_server import HEAVY
 
 SECONDS = 3.0  # of measured steps

@@ -24,14 +24,14 @@ DESCRIPTIVE_KEYS = ("claim", "source", "header", "path")  # keys that change no 
 _NAMED = 5  # arms that a message lists
 
 
-class Stored(NamedTuple):
+class StoredPlan(NamedTuple):
     """A plan as it stands in its folder, with the registration of its question, and messages for the user."""
 
     plan: SweepPlan
     messages: list[str]
 
 
-def store_plan(plan: SweepPlan) -> Stored:
+def store_plan(plan: SweepPlan) -> StoredPlan:
     """Save the plan with the registration of its question. A different older plan is kept as plan-<time>.json.
 
     One planner stores at a time, so two that start together see each other's plan or none. A search
@@ -70,7 +70,7 @@ def refuse_other_question(plan: SweepPlan) -> None:
         )
 
 
-def _store(plan: SweepPlan) -> Stored:
+def _store(plan: SweepPlan) -> StoredPlan:
     messages: list[str] = []
     old: SweepPlan | None = None
     searching = bool(plan.question.get("search")) and not plan.cells
@@ -84,15 +84,15 @@ def _store(plan: SweepPlan) -> Stored:
             change = f"the question has changed: {difference(old, plan)}" if changed else ""
             if searching and old.cells:
                 if changed:
-                    return Stored(plan, [f"{change}; the old plan stays until the search has ended"])
-                return Stored(plan, [])
+                    return StoredPlan(plan, [f"{change}; the old plan stays until the search has ended"])
+                return StoredPlan(plan, [])
             if changed:
                 seconds = str(old.facts.get("time") or "before").partition(".")[0]
                 time = re.sub(r"[^\dTZ]", "", seconds)  # without colons, which not every file system takes
                 messages = [f"{change}; the old plan is kept as {_set_aside(plan, time)}"]
     registered = replace(plan, facts={**plan.facts, "asked": _registration(plan, old)})
     registered.save()
-    return Stored(registered, messages)
+    return StoredPlan(registered, messages)
 
 
 def _registration(plan: SweepPlan, old: SweepPlan | None) -> AskedFacts:

@@ -16,7 +16,7 @@ from blockyard.weights.convert.importing import architecture, composed_run, cont
 from blockyard.weights.convert.source import read_source
 
 
-class HuggingFace:
+class HuggingFaceLibrary:
     """Models in the local cache of Hugging Face, and in folders like those in it."""
 
     def cached(self, model: str) -> Path:
@@ -66,4 +66,4 @@ class HuggingFace:
         return composition.config
 
 
-LIBRARY = HuggingFace()
+LIBRARY = HuggingFaceLibrary()

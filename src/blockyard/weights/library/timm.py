@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from blockyard.errors import UserError, did_you_mean
-from blockyard.weights.library.hf import HuggingFace
+from blockyard.weights.library.hf import HuggingFaceLibrary
 
 
-class Timm(HuggingFace):
+class TimmLibrary(HuggingFaceLibrary):
     """Pretrained models of timm, by timm's own names or as timm/REPOSITORY."""
 
     def repository(self, name: str) -> str:
@@ -24,4 +24,4 @@ class Timm(HuggingFace):
         return str(repository)
 
 
-LIBRARY = Timm()
+LIBRARY = TimmLibrary()
