@@ -67,21 +67,21 @@ def read(name: str, arguments: Sequence[str]) -> tuple[Function, list[Any], dict
 
 def _chosen(name: str, functions: list[Function], texts: list[str]) -> tuple[Function, list[str]]:
     """Return the function that a word or a key chooses, and the arguments without the word."""
-    words = {function.word: function for function in functions if function.word}
-    if words:
+    by_word = {function.word: function for function in functions if function.word}
+    if by_word:
         default = functions[0]
         candidates = [text for text in texts if "=" not in text]
         if not default.word:  # only the first argument can be a word; later ones are the default function's
             candidates = texts[:1]
-        if candidates and candidates[0] in words:
+        if candidates and candidates[0] in by_word:
             place = texts.index(candidates[0])
-            return words[candidates[0]], texts[:place] + texts[place + 1 :]
+            return by_word[candidates[0]], texts[:place] + texts[place + 1 :]
         if not default.word:
             return default, texts
         problem = ""
         if candidates:
             problem = f", not {' '.join(candidates)}"
-        raise UserError(f"{name} needs what to do: {' or '.join(words)}{problem}")
+        raise UserError(f"{name} needs what to do: {' or '.join(by_word)}{problem}")
     chosen = []
     for function in functions[1:]:
         values = [text.partition("=")[2] for text in texts if text.startswith(f"{function.key}=")]
