@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -145,6 +146,26 @@ def test_overfit_and_limit_shorten_the_epoch() -> None:
     once = numbers(Layout(seed=0, samples=100, batch_size=16, overfit=2), 0, 6)
     assert once[:2] == once[2:4] == once[4:]
     assert Layout(seed=0, samples=100, batch_size=16, limit=4).steps_per_epoch == 4
+
+
+def test_a_connection_that_breaks_before_its_worker_is_dead_is_told_as_a_death(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dataset = BatchDataset(Numbers(), Layout(seed=0, samples=100, batch_size=2), Unprepared())
+    loader = training_loader(dataset, start=0, stop=100_000, workers=1, pin=False, timeout=60)
+    batches = iter(loader)
+    next(batches)
+    killer = threading.Timer(0.3, os.kill, (loader._workers[0].pid, signal.SIGKILL))
+
+    def broken(*_: object, **__: object) -> Batch:
+        killer.start()
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    monkeypatch.setattr(loader._iterator, "_try_get_data", broken)
+    with pytest.raises(RuntimeError, match=r"exited unexpectedly|killed by signal"):
+        next(batches)
+    killer.join()
+    loader.close()
 
 
 def test_a_worker_that_was_killed_ends_in_one_error(monkeypatch: pytest.MonkeyPatch) -> None:

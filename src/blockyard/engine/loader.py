@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -25,6 +26,8 @@ from blockyard.engine.faults.data_workers import StoppedWorkers
 from blockyard.engine.faults.interrupts import GRACE, Interrupted, Interrupts, OverdueError, leave_signals_to_main
 from blockyard.engine.growth import Growth
 from blockyard.errors import UserError
+
+_DEATH = 2.0  # seconds from a broken connection to the end of the process behind it, at most
 
 
 @dataclass(frozen=True)
@@ -225,9 +228,28 @@ class TrainingLoader(DataLoader[Batch]):
             self._iterator = iterator
             self._watch = StoppedWorkers([worker.pid for worker in self._workers if worker.pid], self.timeout)
             self._watch.start()
+            iterator = self._until_dead(iterator)
             if self.interrupts is not None:
                 return self._until_stopped(iterator, self.interrupts)
         return iterator
+
+    def _until_dead(self, iterator: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield the batches of the workers. Raises RuntimeError where a worker died while it sent one.
+
+        The connection to a killed worker breaks a moment before its process counts as dead. torch looks only once, and
+        would report the connection.
+        """
+        while True:
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            except (OSError, EOFError) as error:
+                if not wait([worker.sentinel for worker in self._workers], timeout=_DEATH):
+                    raise
+                dead = [worker.pid for worker in self._workers if not worker.is_alive()]
+                raise RuntimeError(f"worker processes {dead} exited unexpectedly") from error
+            yield batch
 
     def _until_stopped(self, iterator: Iterator[Batch], interrupts: Interrupts) -> Iterator[Batch]:
         """Yield the batches of the workers; after a signal, read them in this process if a worker does not answer.
