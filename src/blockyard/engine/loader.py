@@ -245,10 +245,14 @@ class TrainingLoader(DataLoader[Batch]):
             except StopIteration:
                 return
             except (OSError, EOFError) as error:
-                if not wait([worker.sentinel for worker in self._workers], timeout=_DEATH):
+                ended = wait([worker.sentinel for worker in self._workers], timeout=_DEATH)
+                if not ended:
                     raise
-                dead = [worker.pid for worker in self._workers if not worker.is_alive()]
-                raise RuntimeError(f"worker processes {dead} exited unexpectedly") from error
+                dead = [worker for worker in self._workers if worker.sentinel in ended]
+                for worker in dead:
+                    worker.join()
+                pids = [worker.pid for worker in dead]
+                raise RuntimeError(f"worker processes {pids} exited unexpectedly") from error
             yield batch
 
     def _until_stopped(self, iterator: Iterator[Batch], interrupts: Interrupts) -> Iterator[Batch]:
