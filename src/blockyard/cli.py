@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from blockyard import address_space
 from blockyard.commands import COMMANDS, _reader
 from blockyard.commands._help import help_text
+from blockyard.config import habits
 from blockyard.config.override_grammar import packages_typed
 from blockyard.config.project_file import import_folders, with_project
 from blockyard.config.untrusted.package_finder import importable
@@ -55,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = arguments.pop(0) if arguments else "--help"
+    if command == "help" and arguments[:1] and arguments[0] in COMMANDS:
+        command, arguments = arguments[0], ["--help"]
     if command in ("-h", "--help", "help"):
         sys.stdout.write(HELP.format(commands="\n".join(f"  {name:<15}{text}" for name, text in COMMANDS.items())))
         return 0
@@ -64,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"blockyard {__version__}\n")
         return 0
     if command not in COMMANDS and command not in HIDDEN:
-        hint = did_you_mean(command, COMMANDS)
+        answer = habits.COMMANDS.get(command)
+        hint = f"; {answer}" if answer else did_you_mean(command, COMMANDS)
         return refuse([f"unknown command {command!r}{hint} (commands: {', '.join(COMMANDS)})"])
     # OpenMP's threads spin while they wait for each other. Long spinning makes a step up to ten times as slow where
     # another process needs the cores; none at all costs a fifth where none does. torch reads this once, on import.

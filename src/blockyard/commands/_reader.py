@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from blockyard.commands._signature import Function, Parameter, functions_of
 from blockyard.commands._types import CONFIG_DIRS, REPEATED, TYPED, FlagForm, Keys
+from blockyard.config import habits
 from blockyard.config.choices import catalog
 from blockyard.config.option_text import Reader, boolean, read_option
 from blockyard.errors import UserError, did_you_mean, near
@@ -158,6 +159,8 @@ def _check_rest(title: str, functions: list[Function], function: Function, texts
             raise UserError(f"{text} has an effect with {others[0].chosen_by} only; add it, or leave {key} out")
         if equals and function.key and functions[0].takes(key):
             raise UserError(f"{function.chosen_by} and {key}= exclude each other; leave one of them out")
+        if equals and (answer := habits.OPTIONS.get(f"{title} {key}")):
+            raise UserError(f"{text}: unknown option of {title}; {answer}")
         if rest is not None and rest.value.everything == "overrides":
             continue
         if rest is not None and rest.value.everything == "inputs":
@@ -176,6 +179,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, name: str, functions: Sequence[Function]) -> None:
         super().__init__(prog=f"blockyard {name}", add_help=False, allow_abbrev=False)
+        self.command = name
         self.parameters: dict[str, Parameter] = {}  # the flags, by their long form
         self.known: list[str] = []  # keys of the command
         for function in functions:
@@ -197,6 +201,10 @@ class Parser(argparse.ArgumentParser):
 
     def read(self, arguments: Sequence[str]) -> tuple[dict[str, Any], list[str], list[str]]:
         """Return the flags that are given, the folders of --config-dir, and the other arguments in order."""
+        for text in arguments:
+            answer = habits.FLAGS.get(f"{self.command} {text}")
+            if answer:
+                raise UserError(f"{text}: unknown flag; {answer}")
         namespace, unknown = self.parse_known_intermixed_args(self._joined(arguments))
         flag = next((text.partition("=")[0] for text in unknown if text.startswith("-")), None)
         if flag is not None:

@@ -39,9 +39,10 @@ def list_choices(
     folders, groups = check_config_dirs(config_dirs, families), catalog.groups()
     names = [text for text in families if "=" not in text]
     overrides = [text for text in families if "=" in text]
+    names = [name.removesuffix("s") if name.removesuffix("s") in groups else name for name in names]
     for name in names:
         if name not in (*groups, *catalog.OF_SOURCE):
-            raise UserError(f"{name}: unknown family{did_you_mean(name, groups)} (families: {', '.join(groups)})")
+            raise UserError(_unknown_family(name, groups))
     if overrides and not compatible:
         raise UserError(f"{overrides[0]}: list takes overrides with --compatible only")
     if compatible:
@@ -59,6 +60,15 @@ def list_choices(
             rows.add_row(choice.name, choice.summary, *([origin] if own else []), choice.source)
         screen.print(rows)
         screen.print()
+
+
+def _unknown_family(name: str, groups: Sequence[str]) -> str:
+    """Return the message about an unknown family, which may be the name of a choice."""
+    from blockyard.config.overrides import meant_by
+
+    if choices := meant_by(name):
+        return f"{name}: not a family but a choice; see `blockyard explain {choices[0]}`"
+    return f"{name}: unknown family{did_you_mean(name, groups)} (families: {', '.join(groups)})"
 
 
 def _refuse_unknown(overrides: Sequence[str], config_dirs: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from blockyard.config import lightning, tree
+from blockyard.config import habits, lightning, tree
 from blockyard.config.choices import catalog
 from blockyard.config.placed_nodes import options_of
 from blockyard.config.schema import RESERVED, Root, options
@@ -152,6 +152,13 @@ class KnownKeys:
 
     def issue(self, key: str, value: str) -> Issue | None:
         """Return the issue of `key=value`, or None where the key is an option."""
+        issue = self._issue(key, value)
+        answer = habits.key_answer(key)
+        if issue is None or answer is None:
+            return issue
+        return Issue(key, f"unknown config key; {answer}", unknown=True)
+
+    def _issue(self, key: str, value: str) -> Issue | None:
         family, *rest = key.split(".")
         if family in catalog.OUTSIDE_RUN:
             return Issue(key, "is not part of a run; `blockyard sweep` takes it")
@@ -183,7 +190,10 @@ class KnownKeys:
         if missing and not hints:
             return Issue(key, f"unknown config key; {missing}", unknown=True)
         hints = hints or near(key, [*options(Root), *catalog.run_keys()])
-        return Issue(key, "unknown config key", hints, unknown=True)
+        if hints:
+            return Issue(key, "unknown config key", hints, unknown=True)
+        text = "unknown config key; a config has no keys and groups beside its families"
+        return Issue(key, text, see="`blockyard list`", unknown=True)
 
     def _chosen(self, key: str, value: str) -> list[str]:
         """Return overrides for a family's name elsewhere, `scheduler=cosine`, or a choice as a switch, `wandb=true`."""

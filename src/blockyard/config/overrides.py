@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from blockyard.config import known_keys, user_folders
+from blockyard.config import habits, known_keys, user_folders
 from blockyard.config.choices import catalog
 from blockyard.config.multirun import swept_values
 from blockyard.config.override_grammar import parse_override, parse_value
@@ -112,7 +112,9 @@ def unknown_choice(family: str, name: object, choices: Sequence[str]) -> Issue:
     others = [other for other in _families_first() if typed in catalog.choices(other)]
     # A name such as `default` is that of choices in many families, none of which it may mean here.
     elsewhere = others[:1] if len(others) == 1 or others[:1] in (["experiment"], ["preset"]) else []
-    if aliases:
+    if answer := habits.CHOICES.get(f"{family}={typed}"):
+        hint = f"; {answer}"
+    elif aliases:
         hint = f"; did you mean {aliases[0].partition('=')[2]}?"
     elif missing:
         hint = f"; {missing}"
@@ -130,6 +132,8 @@ def _unparsed(text: str, name: str, error: ValueError, folders: tuple[Path, ...]
     """Return the issue of a text that Hydra's grammar does not have, with overrides that it may mean."""
     missing_value = "" if "=" in text else "no value given"
     reason = known_keys.absent(text) or missing_value or str(error)
+    if text.endswith(","):
+        reason = "it ends with a comma; several values are written without spaces, key=A,B"
     hints = meant_by(text, folders)
     if not hints:
         # `scheduler=`: a family by the name that it has elsewhere, or without its choice.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
+from blockyard.config.choices import catalog
 from blockyard.config.choices.catalog import PACKAGE
 from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError
@@ -48,7 +49,15 @@ def find_sweep(name: str) -> Path:
         return named[name]
     if is_folder:
         raise UserError(f"{name} is a folder; name a sweep file in it")
-    nearest = difflib.get_close_matches(path.stem, named, n=1)
-    hint = f"; did you mean {nearest[0]}?" if nearest else ""
     shown = name if len(name) <= LONGEST else f"{name[:LONGEST]}..."
-    raise UserError(f"unknown sweep file {shown!r}{hint} (names: {', '.join(named) or 'none'})")
+    if path.suffix in SUFFIXES or path.parent != Path("."):
+        problem = f"no sweep file {shown!r} in {path.absolute().parent}"
+    elif name in catalog.choices("experiment"):
+        problem = (
+            f"{shown!r} is an experiment: `blockyard train experiment={name}`, or `base:` of a sweep file names it"
+        )
+    else:
+        problem = f"unknown sweep {shown!r}"
+    nearest = difflib.get_close_matches(path.stem, named, n=3)
+    hint = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
+    raise UserError(f"{problem}{hint} (see `blockyard list sweeps`)")
