@@ -11,6 +11,7 @@ import re
 import shutil
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,8 @@ from blockyard.report.bundle.scrubbing import scrubbed
 from blockyard.report.comparison import compare
 from blockyard.report.page import write as write_page
 from blockyard.runs.predictions_file import SamplePredictions, write_predictions
+from blockyard.sweep.plan.history import store_plan
+from blockyard.sweep.plan.sweep_plan import ConfirmsFacts, SweepPlan
 from tests.battery.hostile_folders import CANARY
 from tests.report.bundle_files import HOSTILE, Forged, config_of, members, run_of, sealed, written
 from tests.report.report_runs import NORMS, run, sweep
@@ -101,6 +104,26 @@ def test_a_bundle_holds_plan_configs_metrics_predictions_versions_and_page(
     assert manifest["versions"]
     sums = {name: {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)} for name, data in content.items()}
     assert manifest["members"] == sums
+
+
+def test_a_bundle_says_how_its_question_was_asked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = SweepPlan.load(folder / "outputs/sweeps/norms")
+    confirms: ConfirmsFacts = {"sweep": "first", "verdict": "contradicted", "seeds": [7]}
+    changed = replace(plan, question={**plan.question, "margin": 0.001}, facts={**plan.facts, "confirms": confirms})
+    plan = store_plan(changed).plan
+    answer = compare(plan, changes=False)
+    write_json(plan.folder / "comparison.json", answer.as_dict())
+    write_page(answer.as_dict(), plan.folder / "report.html")
+    assert typed(capsys, "bundle", "norms", "out=x.zip")
+    content = members(folder / "x.zip")
+    sentences = (
+        "Does not confirm: first is contradicted on seed 7, and supported on fresh seeds 0 to 3.",
+        "Asked for the 2nd time: `margin` was changed after 6 of its cells had finished.",
+    )
+    for sentence in sentences:
+        assert sentence in json.loads(content["outputs/sweeps/norms/comparison.json"])["answer"]
+        assert sentence in content["outputs/sweeps/norms/report.html"].decode()
+    assert "answer: computed" not in typed(capsys, "verify-bundle", "x.zip")
 
 
 @pytest.mark.full

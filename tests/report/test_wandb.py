@@ -22,6 +22,7 @@ from blockyard.report.comparison import Comparison, compare
 from blockyard.report.load.document import read_document
 from blockyard.report.wandb.summary_run import mirror
 from blockyard.report.wandb.workspace import _run_filter, build, workspace
+from blockyard.sweep.plan.history import store_plan
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.report.page_data import HOSTILE, comparison
 from tests.report.report_runs import NORMS, sweep
@@ -46,6 +47,19 @@ def answered(tmp_path: Path, **logger: Any) -> tuple[SweepPlan, Comparison]:
     node = NODE | {"group": plan.name} | logger
     variants = {k: replace(v, config=v.config | {"logger": node}) for k, v in plan.variants.items()}
     return replace(plan, variants=variants), compare(plan)
+
+
+@pytest.mark.full
+def test_the_summary_says_that_a_question_was_changed_after_its_results(tmp_path: Path) -> None:
+    plan, _ = answered(tmp_path)
+    store_plan(plan)
+    changed = replace(plan, question={**plan.question, "expect": "pre >= post", "margin": 0.1})
+    plan = store_plan(changed).plan
+    assert mirror(compare(plan), plan, seconds=PATIENT) is not None
+    summary: dict[str, Any] = {}
+    for line in records(plan.folder):
+        summary |= (line.get("summary") or {}).get("update") or {}
+    assert summary["answer"].endswith("`expect` and `margin` were changed after 5 of its cells had finished.")
 
 
 def records(folder: Path) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ expect: pre > post
 """
 
 
-FORMS = "a list, such as [0, 1, 2], or {first: 3, most: 20, until: decided}"
+FORMS = "a list, such as [0, 1, 2], {from: 1000, count: 5}, or {first: 3, most: 20, until: decided}"
 ARMS = "arms: {a: [block=pre_norm], b: [block=post_norm]}"
 
 
@@ -116,6 +116,9 @@ def test_what_a_file_may_leave_out():
         ),
         (f"claim: x\n{ARMS}\nseeds: []", f"{FORMS}, not []"),
         (f"claim: x\n{ARMS}\nseeds: [0, 1, 1]", "seeds: 1 is listed twice"),
+        (f"claim: x\n{ARMS}\nseeds: {{from: -1, count: 5}}", "seeds.from: expected a seed, 0 to 1,000,000,000, not -1"),
+        (f"claim: x\n{ARMS}\nseeds: {{from: 9, count: 5, most: 9}}", "seeds.most: has no effect with seeds.count"),
+        (f"claim: x\n{ARMS}\nseeds: {{count: 5}}\nbudget: {{cells: 9}}", "budget: has no effect with a fixed number"),
         (
             f"claim: x\n{ARMS}\nseeds: [-1]",
             f"{FORMS}, not [-1]",
@@ -286,7 +289,7 @@ def test_every_mistake_inside_a_mapping_is_said_with_its_path() -> None:
     assert problems(f"claim: x\n{ARMS}\nsearch: {search}\nseeds: {{first: 1, untli: decided}}") == [
         "seeds.first: expected a number of seeds, 2 to 200, not 1",
         "seeds.until: missing; write decided, as in seeds: {first: 3, most: 20, until: decided}",
-        "seeds.untli: unknown key; did you mean until? (keys: first, most, until)",
+        "seeds.untli: unknown key; did you mean until? (keys: from, count, first, most, until)",
         "search.trials: expected a number of trials for each arm, 1 to 10,000, not 0",
         'search.sampler: "tpee" is not one of random, tpe; did you mean tpe?',
         "search.space.a.b.high: missing; write a number, the highest value",

@@ -31,6 +31,7 @@ from blockyard.sweep.cells import ARM_LEVEL
 
 if TYPE_CHECKING:
     from blockyard.engine.data_reader import DataReader
+    from blockyard.report.load.document import ComparisonDocument
     from blockyard.sweep.cells import Cell
     from blockyard.sweep.execution.estimate import Estimate
     from blockyard.sweep.execution.tables import PlanStatus
@@ -53,6 +54,8 @@ class SweepOptions:
             here), and run nothing
         no_compare: do not compare; an existing page is marked as out of date
         until_decided: one seed after another, until every comparison is decided; --seeds is then the most (20)
+        confirm: ask an answered question again on fresh seeds, as a sweep of its own, NAME-confirm; the answer says
+            whether it confirms the first
         executor: local (default), ray or slurm
         workers: cells that run in parallel
         seeds: seeds 0 to N - 1 in place of the file's; finished cells are kept, so that more seeds add cells
@@ -66,6 +69,7 @@ class SweepOptions:
     to_wandb: Flag[bool] = False
     no_compare: Flag[bool] = False
     until_decided: Flag[bool] = False
+    confirm: Flag[bool] = False
     executor: Flag[Executors] | None = None
     workers: Flag[Annotated[int, Ge(1)]] | None = None
     seeds: Flag[Annotated[int, Ge(1)]] | None = None
@@ -164,8 +168,12 @@ def sweep(
         from blockyard.sweep.execution.single_cell import run_cell
 
         return run_cell(path, list(overrides), outputs=outputs, config_dirs=folders, command=line)
+    if options.confirm and options.to_wandb:
+        raise UserError("--confirm: W&B's agents write no answer that could confirm one; leave out --to-wandb")
+    first = _first_answer(path, outputs) if options.confirm else None
     executor = options.build_executor()
     from blockyard.engine.data_reader import MOST_BYTES, DataReader
+    from blockyard.report.confirmation import confirmed_facts, fresh_seed
     from blockyard.sweep.plan.history import refuse_other_question
     from blockyard.sweep.plan.planner import make_plan
 
@@ -183,8 +191,11 @@ def sweep(
         elsewhere=elsewhere,
         seeds=options.seeds,
         until_decided=options.until_decided,
+        fresh_from=fresh_seed(first) if first else None,
         data=data,
     )
+    if first:
+        plan = replace(plan, facts={**plan.facts, "confirms": confirmed_facts(plan, first)})
     if options.to_wandb and plan.question.get("until"):
         raise UserError("--to-wandb: W&B's agents run a fixed grid; write `seeds: 5` in place of `until: decided`")
     if options.to_wandb:
@@ -204,6 +215,16 @@ def sweep(
     if code == 0:  # a sweep that stopped or failed did less than was announced
         say_time(plan, announced, time.monotonic() - start, _say)
     return code
+
+
+def _first_answer(path: Path, outputs: str) -> ComparisonDocument:
+    """Return the answer that a confirmation asks for again. Raises UserError without one that is decided."""
+    from blockyard.config.untrusted.local_path import outputs_folder
+    from blockyard.report.confirmation import first_answer
+    from blockyard.report.home.stale import DATA
+    from blockyard.sweep.plan.sweep_plan import FOLDER
+
+    return first_answer(Path(outputs_folder(outputs)) / FOLDER / path.stem / DATA, path.stem)
 
 
 def _folders_of(file: Path, overrides: Sequence[str], config_dirs: Sequence[str]) -> list[str]:

@@ -25,6 +25,7 @@ from blockyard.report.arms.simple_baselines import better_baseline, simple_basel
 from blockyard.report.arms.size_ladder import ladder_answer, ladder_row, rivals
 from blockyard.report.arms.terms import ComparisonTerms
 from blockyard.report.arms.written_texts import written_texts
+from blockyard.report.confirmation import confirmation_sentence
 from blockyard.report.load.arms import ComparisonInput
 from blockyard.report.load.costs import AXES, default_axis, median_costs
 from blockyard.report.load.document import (
@@ -53,7 +54,7 @@ from blockyard.report.stats.paired import Values, finite
 from blockyard.report.stats.resplit import difference_of_sums, inflation
 from blockyard.report.stats.verdict import ArmResult, Differ, compare_arms
 from blockyard.sweep.cells import ARM_LEVEL
-from blockyard.sweep.plan.history import amendments_sentence
+from blockyard.sweep.plan.history import registration_sentence
 from blockyard.sweep.spec.keys import OVERS, Floors, Ladder
 from blockyard.sweep.spec.ladder import FACTOR, expected_floors, floors_of
 from blockyard.sweep.spec.threshold import of_metric
@@ -208,7 +209,12 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
     sentences = [answer(rows, baseline, metric, expect, factors, rungs)]
     if evidence:
         sentences.append(evidence.words)
-    sentences.append(amendments_sentence(data.facts))
+    runs = [run for arm in data.arms for run in arm.runs]
+    seeds = sorted({run.seed for run in runs})
+    unfinished = any(run.state not in ("done", "failed", "refused") for run in data.records)
+    sentences.append(confirmation_sentence(data.facts.get("confirms"), expect, seeds, unfinished=unfinished))
+    started = [run for run in data.records if run.state not in ("missing", "refused")]
+    sentences.append(registration_sentence(data.facts, [run.facts.get("time") for run in started]))
     simple = simple_baselines(data.arms, metric)
     names = metric_names(data.records)
     ranges: dict[str, list[float]] = {}
@@ -216,7 +222,6 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
         limits = metric_range(name, [run.metrics[name] for run in data.records if name in run.metrics])
         if limits is not None:
             ranges[name] = list(limits)
-    runs = [run for arm in data.arms for run in arm.runs]
     return Comparison(
         title=data.title,
         claim=question.get("claim"),
@@ -236,7 +241,7 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
         baselines=simple,
         better_baseline=better_baseline(rows, simple, metric, direction),
         external=_external(data, terms, values),
-        seeds=sorted({run.seed for run in runs}),
+        seeds=seeds,
         arms=rows,
         effects=factors,
         cells=[cell_row(record) for record in data.records],

@@ -7,10 +7,10 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from blockyard.atomic_files import remove_temporary
 from blockyard.errors import UserError
@@ -109,7 +109,11 @@ def _registration(plan: SweepPlan, old: SweepPlan | None) -> AskedFacts:
     amendments = list(before["amendments"])
     finished = _finished(old, old.cells)
     if finished:
-        amendment: Amendment = {"time": time, "keys": _changed_keys(old, plan) or ["arms"], "finished": finished}
+        amendment: Amendment = {
+            "time": time,
+            "keys": changed_keys(old.question, plan.question) or ["arms"],
+            "finished": finished,
+        }
         amendments.append(amendment)
     return {"hash": digest, "time": time, "finished": _finished(plan, plan.cells), "amendments": amendments}
 
@@ -126,19 +130,39 @@ def question_hash(plan: SweepPlan) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def amendments_sentence(facts: PlanFacts) -> str:
-    """Return a sentence on the changes of a question after results of it were known; empty without any."""
-    amendments = facts["asked"]["amendments"] if "asked" in facts else []
-    if not amendments:
+def registration_sentence(facts: PlanFacts, starts: Sequence[str | None]) -> str:
+    """Return a sentence on whether a question stood before its runs, or was changed after results were known.
+
+    Empty for a plan of an earlier release, which has no registration, and without runs.
+    starts: when the runs of the plan were started; None where a run does not say
+    """
+    asked = facts.get("asked")
+    if asked is None:
         return ""
+    if asked["amendments"]:
+        return _amendments_sentence(asked["amendments"])
+    time = asked["time"]
+    if asked["finished"] is None or time is None or not starts or None in starts:
+        return ""
+    earlier = sum(start is not None and start < time for start in starts)
+    if earlier:
+        return f"Asked after {earlier} of its {len(starts)} runs had started."
+    return "Registered before its first run."
+
+
+def _amendments_sentence(amendments: Sequence[Amendment]) -> str:
     times = len(amendments) + 1
     ordinal = {2: "2nd", 3: "3rd"}.get(times, f"{times}th")
     changes = []
     for amendment in amendments:
-        *most, last = [f"`{key}`" for key in amendment["keys"]]
-        keys = f"{', '.join(most)} and {last} were" if most else f"{last} was"
-        changes.append(f"{keys} changed after {amendment['finished']} of its cells had finished")
+        changes.append(f"{key_list(amendment['keys'])} changed after {amendment['finished']} of its cells had finished")
     return f"Asked for the {ordinal} time: {'; then '.join(changes)}."
+
+
+def key_list(keys: Sequence[str]) -> str:
+    """Return keys with their verb: "`expect` and `margin` were", "`seeds` was"."""
+    *most, last = [f"`{key}`" for key in keys]
+    return f"{', '.join(most)} and {last} were" if most else f"{last} was"
 
 
 def plan_content(plan: SweepPlan) -> object:
@@ -170,17 +194,17 @@ def difference(old: SweepPlan, new: SweepPlan) -> str:
         changes.append(f"{len(now & before)} runs as before, {len(now - before)} new")
         if before - now:
             changes.append(f"{len(before - now)} no longer part of it (their folders stay)")
-    keys = _changed_keys(old, new)
+    keys = changed_keys(old.question, new.question)
     if keys:
         changes.append(f"changed keys: {', '.join(keys)}")
     return "; ".join(changes) or "other arms are refused"
 
 
-def _changed_keys(old: SweepPlan, new: SweepPlan) -> list[str]:
-    """Return the keys of the question that differ, its words aside."""
+def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return the keys in which two questions differ, their words aside."""
     keys = []
-    for key in dict.fromkeys([*new.question, *old.question]):
-        if key not in (*DESCRIPTIVE_KEYS, "kind") and new.question.get(key) != old.question.get(key):
+    for key in dict.fromkeys([*new, *old]):
+        if key not in (*DESCRIPTIVE_KEYS, "kind") and new.get(key) != old.get(key):
             keys.append(key)
     return keys
 

@@ -57,6 +57,7 @@ def make_plan(
     elsewhere: bool = False,
     seeds: int | None = None,
     until_decided: bool = False,
+    fresh_from: int | None = None,
     data: DataReader | None = None,
 ) -> SweepPlan:
     """Return the plan of a sweep file. Writes nothing.
@@ -65,6 +66,7 @@ def make_plan(
     overrides: added to the file's base
     seeds: replaces the seeds of the file
     until_decided: add seeds until every comparison is decided, whatever the file says
+    fresh_from: the first of as many fresh seeds, of a confirmation
     elsewhere: whether cells run on other machines, so that GPUs missing on this one do not matter
     data: reads the data of the cells, so that data which their runs would refuse are refused here; None reads none
     Raises BadQuestionError with every problem of the file, its base or its baseline, or where two arms are the same
@@ -73,7 +75,7 @@ def make_plan(
     folder = str(outputs_folder(outputs))
     composer = CellComposer(config_dirs, elsewhere=elsewhere, outputs=folder, data=data)
     try:
-        question = read(Path(path), seeds, until_decided)
+        question = read(Path(path), seeds, until_decided, fresh_from)
     except BadQuestionError as error:
         unknown_names = misspelt(composer, [*error.base, *overrides], error.arms)
         raise BadQuestionError([*error.problems, *unknown_names]) from error

@@ -114,6 +114,14 @@ class AskedFacts(TypedDict):
     amendments: list[Amendment]
 
 
+class ConfirmsFacts(TypedDict):
+    """The answer that a plan confirms on fresh seeds: the name, the verdict and the seeds of the first sweep."""
+
+    sweep: str
+    verdict: str
+    seeds: list[int]
+
+
 class PlanFacts(TypedDict, total=False):
     """The origin of a plan. One of an earlier release lacks later keys.
 
@@ -125,6 +133,7 @@ class PlanFacts(TypedDict, total=False):
     search: the trials, once they have ended
     match, ladder: the sizes that were solved for
     asked: the registration of the question, set when the plan is stored
+    confirms: the answer that it confirms, of a plan on fresh seeds
     """
 
     time: str
@@ -143,6 +152,7 @@ class PlanFacts(TypedDict, total=False):
     ladder: LadderSizes
     search: SearchRecord
     asked: AskedFacts
+    confirms: ConfirmsFacts
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,12 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     JsonValue,
     SkipValidation,
     StringConstraints,
+    Tag,
     ValidationError,
 )
 from pydantic.json_schema import GenerateJsonSchema
@@ -43,10 +45,13 @@ from blockyard.sweep.spec.threshold import Kind, threshold
 KINDS = ("arms", "grid", "zip", "one_at_a_time", "leave_one_out")  # keys that define the arms, of which a file has one
 COMMAND_KEYS = ("config_dirs", "allow")  # read by the command line before the others
 MAX_SEEDS = 10_000
+MAX_FIRST_SEED = 1_000_000_000
 MAX_SETTINGS = 1_000
 MAX_TRIALS = 10_000
 MAX_UNTIL = 200
+DEFAULT_SEEDS = 3  # the fewest that allow a verdict
 FIRST = 3  # seeds before the first look
+COUNTED_FORM = "{from: 1000, count: 5}"
 UNTIL_FORM = "{first: 3, most: 20, until: decided}"
 RUNGS = 4  # the fewest of a ladder: three for a law of loss against compute, and the largest to be predicted
 MOST_RUNGS = 20
@@ -102,6 +107,20 @@ def _has_few_settings(tune: dict[str, list[Any]]) -> Problems:
 def _rises_to_most(until: Until) -> Problems:
     if until["first"] > until["most"]:
         yield ("first",), f"{until['first']} is more than seeds.most, which is {until['most']}"
+
+
+def _one_kind_of_seeds(value: Any) -> Any:
+    """Return the seeds of a file. Raises _RuleError where a mapping has both a number of them and the keys of looks."""
+    if isinstance(value, Mapping) and "count" in value:
+        looks = [key for key in ("first", "most", "until") if key in value]
+        if looks:
+            raise _RuleError([((key,), "has no effect with seeds.count; remove one of them") for key in looks])
+    return value
+
+
+def _kind_of_seeds(value: Any) -> str:
+    """Return the tag of the type that a mapping of seeds has; no tag is a key, so that messages have keys alone."""
+    return "counted" if isinstance(value, Mapping) and "count" in value else "added"
 
 
 def _is_range(value: Range) -> Problems:
@@ -228,10 +247,24 @@ Over = Literal["seeds", "samples", "both"]
 OVERS = get_args(Over)
 
 
+FirstSeed = Annotated[
+    int, Ge(0), Le(MAX_FIRST_SEED), Field(alias="from", default=0, description=f"a seed, 0 to {MAX_FIRST_SEED:,}")
+]
+
+
+class Counted(TypedDict, total=False):
+    """A number of seeds in a row."""
+
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+    start: FirstSeed
+    count: Required[Annotated[int, Ge(1), Le(MAX_SEEDS), Field(description=f"a number of seeds, 1 to {MAX_SEEDS:,}")]]
+
+
 class Until(TypedDict, total=False):
     """Seeds that are added one after another until every comparison is decided."""
 
     __pydantic_config__ = _STRICT  # type: ignore[misc]
+    start: FirstSeed
     first: Annotated[
         int, Ge(2), Le(MAX_UNTIL), Field(default=FIRST, description=f"a number of seeds, 2 to {MAX_UNTIL}")
     ]
@@ -320,10 +353,15 @@ class SweepFile(BaseModel):
     seeds: (
         Annotated[int, Ge(1), Le(MAX_SEEDS)]
         | Annotated[list[Annotated[int, Ge(0)]], MinLen(1), MaxLen(MAX_SEEDS), _rule(_listed_once)]
-        | Annotated[Until, _rule(_rises_to_most)]
+        | Annotated[
+            Annotated[Counted, Tag("counted")] | Annotated[Until, _rule(_rises_to_most), Tag("added")],
+            Discriminator(_kind_of_seeds),
+            BeforeValidator(_one_kind_of_seeds),
+        ]
     ) = Field(
-        3,  # the fewest that allow a verdict
-        description=f"up to {MAX_SEEDS:,} seeds: a number, such as 5, a list, such as [0, 1, 2], or {UNTIL_FORM}",
+        DEFAULT_SEEDS,
+        description=f"up to {MAX_SEEDS:,} seeds: a number, such as 5, a list, such as [0, 1, 2], {COUNTED_FORM}, or "
+        f"{UNTIL_FORM}",
     )
     budget: Annotated[dict[Literal["cells", "flops", "hours"], Positive], MinLen(1), MaxLen(1)] | None = Field(
         None, description="one limit above 0: {cells: 60}, {flops: 1e15} or {hours: 2}"
@@ -399,7 +437,7 @@ def _problems_of(error: ValidationError, content: Mapping[str, Any]) -> list[str
     for detail in error.errors():
         path, schemas, value = _location(detail["loc"], content)
         description = schemas[0].get("description", "a value")
-        keys = [key for schema in schemas for key in schema.get("properties", ())]
+        keys = list(dict.fromkeys(key for schema in schemas for key in schema.get("properties", ())))
         rule_error = detail.get("ctx", {}).get("error")
         if isinstance(rule_error, _RuleError):
             for inner_path, message in rule_error.problems:

@@ -33,9 +33,11 @@ from blockyard.sweep.spec.arms import expand_arms, name_problem, override_list
 from blockyard.sweep.spec.expectation import parse_expectation, unknown_arm
 from blockyard.sweep.spec.keys import (
     COMMAND_KEYS,
+    DEFAULT_SEEDS,
     FIRST,
     KINDS,
     UNTIL_FORM,
+    Counted,
     Ladder,
     Space,
     SweepFile,
@@ -46,6 +48,7 @@ from blockyard.sweep.spec.keys import (
 from blockyard.sweep.spec.override_text import key_of
 from blockyard.sweep.spec.threshold import Threshold, threshold
 
+CONFIRMATION = "-confirm"  # ends the name of a plan on fresh seeds
 SPLIT_SEED = "data.split_seed"
 MAX_CELLS = 200_000
 # Keys of a plan's record that are null where the file has no such key; a later one is missing there.
@@ -124,11 +127,12 @@ class Question:
         return {key: value for key, value in record.items() if value is not None or key in NULL_IN_RECORD}
 
 
-def read(path: Path, seeds: int | None = None, until_decided: bool = False) -> Question:
+def read(path: Path, seeds: int | None = None, until_decided: bool = False, fresh_from: int | None = None) -> Question:
     """Read the question in a file. Raises BadQuestionError with every problem.
 
     seeds: replaces the seeds of the file
     until_decided: add seeds until every comparison is decided, at most `seeds` if given
+    fresh_from: the first of as many fresh seeds, of a confirmation, whose name ends in -confirm
     """
     try:
         content = sweep_yaml.read(path)
@@ -136,7 +140,11 @@ def read(path: Path, seeds: int | None = None, until_decided: bool = False) -> Q
     except StrictYamlError as error:
         raise BadQuestionError([f"{path}: {error}"]) from error
     content |= _seeds_of_command(content.get("seeds"), seeds, until_decided)
-    question = parse(content, name=path.stem, path=str(path), header=header)
+    name = path.stem
+    if fresh_from is not None:
+        content["seeds"] = _fresh(content.get("seeds", DEFAULT_SEEDS), fresh_from)
+        name += CONFIRMATION
+    question = parse(content, name=name, path=str(path), header=header)
     arms = tuple(replace(arm, overrides=beside(arm.overrides, path)) for arm in question.arms)
     keys = question.keys.model_copy(update={"base": beside(question.base, path)})
     return replace(question, keys=keys, arms=arms)
@@ -247,11 +255,22 @@ def _seeds_of_command(value: Any, seeds: int | None, until_decided: bool) -> dic
     return {"seeds": until}
 
 
-def _seeds_and_until(seeds: int | list[int] | Until) -> tuple[tuple[int, ...], dict[str, int] | None]:
+def _fresh(value: Any, start: int) -> Any:
+    """Return the value of `seeds` with as many seeds from `start` on; a value that is no seeds stays for the check."""
+    if isinstance(value, dict):
+        return {**value, "from": start}
+    count = len(value) if isinstance(value, list) else value
+    return {"from": start, "count": count}
+
+
+def _seeds_and_until(seeds: int | list[int] | Counted | Until) -> tuple[tuple[int, ...], dict[str, int] | None]:
     """Return all seeds, and the first and the largest number of them where they are added until decided."""
     if isinstance(seeds, dict):
+        start = seeds["start"]
+        if "count" in seeds:
+            return tuple(range(start, start + seeds["count"])), None
         until = {"first": seeds["first"], "most": seeds["most"]}
-        return tuple(range(until["most"])), until
+        return tuple(range(start, start + until["most"])), until
     if isinstance(seeds, list):
         return tuple(seeds), None
     return tuple(range(seeds)), None
@@ -329,7 +348,8 @@ def _seed_problems(keys: SweepFile, num_seeds: int, content: Mapping[str, Any]) 
     """Yield conflicts between the keys that say how much is tried. num_seeds: 0 where the number is not known"""
     search = keys.search
     tune_seeds = keys.tune_seeds
-    if keys.budget and not isinstance(content.get("seeds"), dict):
+    seeds = content.get("seeds")
+    if keys.budget and not (isinstance(seeds, dict) and "count" not in seeds):
         yield f"budget: has no effect with a fixed number of seeds; remove it, or write seeds: {UNTIL_FORM}"
     if content.get("tune") is not None and content.get("search") is not None:
         yield "search: tune and search both choose settings; remove one of them"
