@@ -201,7 +201,8 @@ class Root:
     """The config keys that are not families.
 
     Options:
-        seed: of weights, data order and every random stream; not part of a run's identity
+        seed: of weights, data order and every random stream; not part of a run's identity. `init.seed` and
+            `trainer.order_seed` set those of the first weights and of the order apart
         name: of the run's folder; null takes the experiment's name, or the model's and the data's
         tags: passed to the loggers
         outputs: the folder that holds all runs
