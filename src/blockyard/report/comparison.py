@@ -19,6 +19,7 @@ from blockyard.report.arms.answer import answer
 from blockyard.report.arms.missing import missing_result
 from blockyard.report.arms.pictures import pictures
 from blockyard.report.arms.provenance import provenance
+from blockyard.report.arms.repeats import quiet_sentence, repeats
 from blockyard.report.arms.review import review
 from blockyard.report.arms.rows import arm_rows, cell_row, curves
 from blockyard.report.arms.simple_baselines import better_baseline, simple_baselines
@@ -208,6 +209,8 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
     sentences = [answer(rows, baseline, metric, expect, factors, rungs)]
     if evidence:
         sentences.append(evidence.words)
+    repeated = repeats(data.arms, metric)
+    sentences += [quiet_sentence(row, metric) for row in repeated]
     sentences.append(amendments_sentence(data.facts))
     simple = simple_baselines(data.arms, metric)
     names = metric_names(data.records)
@@ -248,6 +251,7 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
         samples=samples(runs) if terms.changes else None,
         written=written_texts(runs) if terms.changes else None,
         ranges=ranges,
+        repeats=repeated,
         cost_axis=terms.cost_axis,
         provenance=provenance(data),
     )

@@ -480,7 +480,8 @@ def duplicates(question: Question, variants: Iterable[Variant], folder: Callable
         if other.arm != variant.arm:
             yield (
                 f"arms {other.arm} and {variant.arm} are the same run: their overrides change nothing that is "
-                f"computed ({_overrides_of(question, other.arm)} and {_overrides_of(question, variant.arm)})"
+                f"computed ({_overrides_of(question, other.arm)} and {_overrides_of(question, variant.arm)}); with "
+                "repeat=1 one of them runs again, which says whether this platform repeats a result"
             )
         else:
             yield f"tune: settings {other.setting} and {variant.setting} of arm {variant.arm} are the same run"
