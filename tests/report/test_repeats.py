@@ -52,10 +52,8 @@ def test_three_repeats_are_one_group_and_a_metric_that_is_not_compared_counts_as
     (row,) = comparison.repeats
     assert row.arms == ["post", "again", "third"]
     assert row.between is None
-    assert (
-        "not quiet: post, again and third, which have the same settings, have the same test/accuracy, and other "
-        in (comparison.answer)
-    )
+    sentence = "not quiet: post, again and third, which have the same settings, have the same test/accuracy, and other"
+    assert sentence in comparison.answer
 
 
 def test_without_a_repeat_or_a_common_seed_nothing_is_said(tmp_path: Path) -> None:
