@@ -40,7 +40,7 @@ from blockyard.report.load.document import (
     LadderRow,
     plain,
 )
-from blockyard.report.load.metrics import choose_metric, direction_of, directions, metric_names
+from blockyard.report.load.metrics import choose_metric, direction_of, directions, metric_names, too_few_evaluations
 from blockyard.report.load.resolve import Selection, load_selection
 from blockyard.report.render.markdown import markdown
 from blockyard.report.samples.build import samples
@@ -130,7 +130,7 @@ def compare(
         raise UserError(f"cost_axis={cost_axis}: expected one of {', '.join(AXES)}")
     if direction not in (None, "min", "max"):
         raise UserError(f"direction={direction}: expected max or min")
-    data = load_selection(selection, outputs=outputs, by=by, task=task)
+    data = load_selection(selection, outputs=outputs, by=by, task=task, metric=metric)
     question = data.question or {}
     metric = choose_metric(metric, data)
     is_own = metric == data.metric  # the direction, the margin and the expectation of a sweep are of its own metric
@@ -198,9 +198,11 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
     rows = arm_rows(data, terms, results, missing)
     factors = _effects(data, terms, values, results)
     lines = curves(data.records, {row.name: row.cost["flops_per_sample"] for row in rows})
+    runs = [run for arm in data.arms for run in arm.runs]
     warnings = fairness.warnings(data, metric, terms.margin)
     if question.get("expect") and terms.expected is None:
         warnings.append(f"the expectation ({question['expect']}) is not evaluated: it refers to {data.metric}")
+    warnings += too_few_evaluations(metric, runs)
     warnings += [*doubts, *review(lines, factors, metric, direction, terms.directions)]
     base = data.arm(str(baseline))
     rungs = None
@@ -219,7 +221,6 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
         limits = metric_range(name, [run.metrics[name] for run in data.records if name in run.metrics])
         if limits is not None:
             ranges[name] = list(limits)
-    runs = [run for arm in data.arms for run in arm.runs]
     return Comparison(
         title=data.title,
         claim=question.get("claim"),
