@@ -53,6 +53,16 @@ def test_settings_are_chosen_on_validation_and_reported_on_test(tmp_path: Path) 
     assert other.arm("post").budget.chosen == {"optimizer.lr": 0.01}, "the metric shown must not choose"
 
 
+def test_the_mean_of_the_last_evaluations_chooses_where_the_file_says_so(tmp_path: Path) -> None:
+    """The tables of the runs have the highest values at 0.002, where the summary of another is best on validation."""
+    plan = _tuned(tmp_path)
+    plan.facts["metric"]["validation"] = "val/accuracy@last2"
+    result = compare(plan, changes=False)
+    assert [row.setting for row in result.tuning if row.chosen] == [{"optimizer.lr": 0.002}] * 2
+    assert result.tuned_by == "val/accuracy@last2"
+    assert result.arm("post").mean == pytest.approx(0.99)  # of test/accuracy, as before
+
+
 def test_settings_that_were_given_up_after_the_tuning_seeds_are_not_missing(tmp_path: Path) -> None:
     result = compare(_tuned(tmp_path, tune_seeds=1))
     assert [arm.n for arm in result.arms] == [3, 3]

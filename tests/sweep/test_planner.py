@@ -9,6 +9,7 @@ import pytest
 
 from blockyard.config.check import check
 from blockyard.config.compose import compose
+from blockyard.runs.identity import identity
 from blockyard.sweep.cell import trial_store
 from blockyard.sweep.cells import cell_name
 from blockyard.sweep.plan import history, planner
@@ -84,6 +85,17 @@ def test_two_arms_that_are_one_model_are_an_error(tmp_path):
     assert issue.startswith("arms a and c are the same run")
     arms = "arms: {a: [block=post_norm], b: [norm=rms]}\ntune: {model.depth: [1, 2], data.cache: [1]}"
     assert "data.cache" in " ".join(refusals(tmp_path, f"claim: x\n{BASE}\n{arms}"))
+
+
+def test_a_repeat_is_an_arm_with_runs_of_its_own(tmp_path):
+    arms = "arms: {a: [block=pre_norm], again: [block=pre_norm, repeat=1]}"
+    sweep_plan = plan_from(tmp_path, f"claim: x\nseeds: 2\n{BASE}\n{arms}")
+    assert len({cell.run for cell in sweep_plan.cells}) == 4
+    first, again = (dict(sweep_plan.variants[name].config) for name in ("a", "again"))
+    assert (first.pop("repeat"), again.pop("repeat")) == (None, 1)
+    assert identity(first) == sweep_plan.cells[0].run.partition("/")[0].rpartition("-")[2]  # as of earlier releases
+    (issue,) = refusals(tmp_path, f"claim: x\n{BASE}\narms: {{a: [], b: []}}")
+    assert "with repeat=1 one of them runs again" in issue
 
 
 def test_a_setting_that_changes_nothing_is_an_error(tmp_path):

@@ -13,7 +13,8 @@ from blockyard.errors import UserError
 from blockyard.sweep.plan.planner import make_plan
 from blockyard.sweep.plan.target_metric import validation_metric
 from tests.support.paths import CONF
-from tests.support.tiny import configured
+from tests.support.tiny import VIT, configured
+from tests.sweep.spec_plans import plan_from, refusals
 
 TOPICS = ("data=code_topics", "tokenizer=byte", "head=mean_pool", "objective=classify")
 
@@ -80,3 +81,52 @@ def test_an_objective_names_its_metrics_before_a_model_is_built(name: str) -> No
     """A plan of a sweep asks for them."""
     objective = locate(yaml.safe_load((CONF / "objective" / f"{name}.yaml").read_text())["_target_"])()
     assert objective.best()[0] in objective.metrics(any_split(class_counts=None, units=(), bytes_per_token=1.0))
+
+
+def test_the_mean_of_the_last_evaluations_has_the_direction_of_one() -> None:
+    config = configured(*TOPICS)[0]
+    assert validation_metric("val/loss@last5", config, []) == ("val/loss@last5", "min")
+    assert validation_metric("val/accuracy@last12", config, []) == ("val/accuracy@last12", "max")
+    with pytest.raises(UserError, match="test data is evaluated once, at the end; write val/loss@last5"):
+        validation_metric("test/loss@last5", config, [])
+    with pytest.raises(UserError, match="val/auroc is not measured on validation and test"):
+        validation_metric("val/auroc@last5", config, [])
+
+
+BASE = f"base: [{', '.join(VIT)}, trainer.max_steps=40, trainer.eval_every=10]"
+OF_LAST = f"claim: x\n{BASE}\narms: {{a: [], b: [norm=rms]}}\nmetric: val/loss@last4\n"
+
+
+def test_an_arm_with_too_few_evaluations_is_refused(tmp_path: Path) -> None:
+    plan = plan_from(tmp_path, OF_LAST.replace("b: [norm=rms]", "b: [trainer.max_steps=31], c: [trainer.max_steps=30]"))
+    assert plan.facts["metric"]["name"] == "val/loss@last4"
+    (refused,) = plan.refused
+    assert refused.arm == "c"
+    assert refused.reasons[0].startswith("metric: val/loss@last4 is the mean of 4 evaluations, and a run has 3;")
+    (problem,) = refusals(tmp_path, OF_LAST, "trainer.eval_every=20")
+    assert "baseline a: metric: val/loss@last4 is the mean of 4 evaluations, and a run has 2" in problem
+    # One evaluation an epoch, of as many steps as the trainer is cut to.
+    epochs = ("trainer.max_steps=null", "trainer.eval_every=null", "trainer.limit_train=5")
+    assert not plan_from(tmp_path, OF_LAST, *epochs, "trainer.max_epochs=4").refused
+    assert "and a run has 3" in refusals(tmp_path, OF_LAST, *epochs, "trainer.max_epochs=3")[0]
+
+
+def test_settings_are_chosen_by_it_and_judged_by_a_metric_on_test(tmp_path: Path) -> None:
+    tuned = OF_LAST + "tune: {optimizer.lr: [1e-3, 3e-3]}\n"
+    assert "chooses the settings, so it cannot judge them too; report test/loss" in refusals(tmp_path, tuned)[0]
+    metric = plan_from(tmp_path, tuned.replace("metric: val", "tune_by: val")).facts["metric"]
+    assert metric == {
+        "name": "test/accuracy",
+        "validation": "val/loss@last4",
+        "direction": "max",
+        "validation_direction": "min",
+    }
+    assert "tune_by: has no effect without tune" in refusals(tmp_path, OF_LAST + "tune_by: val/loss\n")[0]
+
+
+def test_an_end_that_only_a_whole_run_has_stops_nothing_early(tmp_path: Path) -> None:
+    steps_to = OF_LAST.replace("metric: val/loss@last4", "steps_to: val/loss@last4 <= 2")
+    assert "is known at the end of a run alone; write val/loss" in refusals(tmp_path, steps_to)[0]
+    success = plan_from(tmp_path, OF_LAST.replace("metric: val/loss@last4", "success: val/loss@last4 <= 2"))
+    assert success.facts["metric"]["validation"] == "val/loss@last4"
+    assert success.metric_names == ("success(val/loss@last4 <= 2)", "val/loss@last4")

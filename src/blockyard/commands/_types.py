@@ -24,7 +24,7 @@ CHECKPOINTS = ("best", "last", "previous")  # of a run, as `which=` names them; 
 SPLITS = ("test", "validation", "train")
 OUTPUTS = "outputs"
 # The keys of a config beside its families, of `config.schema.Root`, which imports torch.
-ROOT_KEYS = ("seed", "name", "tags", "outputs", "allow", "force")
+ROOT_KEYS = ("seed", "repeat", "name", "tags", "outputs", "allow", "force")
 T = TypeVar("T")
 
 

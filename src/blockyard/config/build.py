@@ -187,7 +187,12 @@ class Components:
         return Parts(embedder=self.tokenizer.embedder, **late, **source)
 
     def model(self, seed: int) -> Model:
-        """Return the model on the CPU; each weight depends on (seed, its path in the model) alone."""
+        """Return the model on the CPU; each weight depends on (seed, its path in the model) alone.
+
+        seed: of the run; `init.seed` replaces it
+        """
+        if self.init is not None and self.init.seed is not None:
+            seed = self.init.seed
         model = self._built()
         initialise(model, seed)
         self.adapt(model, seed)

@@ -19,7 +19,7 @@ from torch import nn
 from blockyard.config.choices.catalog import option_name
 from blockyard.config.machine import cpu_cores
 from blockyard.config.tree import is_node
-from blockyard.contracts import Because, DataModule, FolderPath, Kind, Seed, Text
+from blockyard.contracts import Because, Count, DataModule, FolderPath, Kind, Seed, Text
 from blockyard.contracts.option_types import LARGEST_COUNT, LARGEST_FLOAT, LARGEST_SEED, PerCore
 
 REQUIRED = object()  # the default of an option without one
@@ -201,7 +201,10 @@ class Root:
     """The config keys that are not families.
 
     Options:
-        seed: of weights, data order and every random stream; not part of a run's identity
+        seed: of weights, data order and every random stream; not part of a run's identity. `init.seed` and
+            `trainer.order_seed` set those of the first weights and of the order apart
+        repeat: 1, 2, ... are further runs of the same settings, whose results say whether this platform repeats one to
+            the bit; null is the first
         name: of the run's folder; null takes the experiment's name, or the model's and the data's
         tags: passed to the loggers
         outputs: the folder that holds all runs
@@ -215,6 +218,7 @@ class Root:
         self,
         *,
         seed: Seed = 0,
+        repeat: Count | None = None,
         name: Text | None = None,
         tags: list[str] = (),  # type: ignore[assignment]
         outputs: FolderPath = "outputs",

@@ -40,7 +40,7 @@ from blockyard.weight_init import initialise
 
 META = torch.device("meta")
 # Neither the model nor its memory depends on these keys, but for the tensors that the optimizer keeps for each weight.
-_NOT_OF_MODEL = ("optimizer", "schedule", "callbacks", "logger", "seed", "name", "tags", "outputs", "force")
+_NOT_OF_MODEL = ("optimizer", "schedule", "callbacks", "logger", "seed", "repeat", "name", "tags", "outputs", "force")
 HALF = 2  # bytes of the smallest number that a forward pass computes with
 FAMILIES = {
     "tokenizer": Embedder,

@@ -37,7 +37,9 @@ class Layout:
     A step consumes one global batch of `batch_size` samples, however many processes and micro-batches it is cut
     into. Neither changes the training, beyond the order of additions.
 
-    seed: of the order; samples: in the training split; micro_batches: per step and process
+    seed: of augmentation and of the objective's draws; samples: in the training split; micro_batches: per step and
+        process
+    order_seed: of the order of the samples; None is `seed`
     context: every process reads all samples, and the model cuts the sequences among them
     limit: steps an epoch is cut to, or None; overfit: repeat the first so many batches
     group, lengths: how many batches are sorted by length together, and the lengths (samples,) int64; 0 and None for
@@ -63,6 +65,7 @@ class Layout:
     classes: Tensor | None = field(default=None, repr=False, compare=False)
     growth: Growth | None = None
     planned: StepOrder | None = field(default=None, repr=False, compare=False)
+    order_seed: int | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size % self.shards:
@@ -70,6 +73,11 @@ class Layout:
                 f"data.batch_size={self.batch_size} does not divide into {self.readers} processes "
                 f"times trainer.accumulate={self.micro_batches} micro-batches; use a multiple of {self.shards}"
             )
+
+    @property
+    def seed_of_order(self) -> int:
+        """Return the seed of the order of the samples."""
+        return self.seed if self.order_seed is None else self.order_seed
 
     @property
     def readers(self) -> int:
@@ -174,7 +182,7 @@ class BatchDataset(Dataset[Batch]):
             planned_step = step % layout.steps_per_epoch if layout.overfit else step
             return layout.planned(planned_step)[shard::shards]
         order = step_indices(
-            layout.seed,
+            layout.seed_of_order,
             layout.epoch(step),
             step % layout.steps_per_epoch,
             num_samples=layout.samples,

@@ -67,7 +67,7 @@ def load_data(run: RunSetup) -> DataSetup:
     growth = options.growth(layout.batch_size, components.tokens().max_len, total)
     layout = replace(layout, growth=growth)
     if isinstance(splits.train, Mixed):
-        layout = replace(layout, planned=splits.train.plan(layout.seed, total, layout.samples_of))
+        layout = replace(layout, planned=splits.train.plan(layout.seed_of_order, total, layout.samples_of))
     dataset = BatchDataset(splits.train, layout, components.objective, weighted=targets_vary(components.data.spec))
     device = torch.device("cpu") if device_type == "cpu" else torch.device("cuda", local_rank_of())
     warnings = tuple(dict.fromkeys(record.getMessage() for record in records))
@@ -102,6 +102,7 @@ def lay_out(splits: Splits, batch_size: int, options: TrainerPlan, *, seed: int,
         keyed=isinstance(splits.train, KeyedOrder) and splits.train.keyed,
         lengths=_lengths(splits.train) if options.group else None,
         classes=classes_of(splits.train) if options.sampling == "balanced" else None,
+        order_seed=options.order_seed,
     )
 
 

@@ -20,6 +20,7 @@ from blockyard.contracts import (
     Objective,
     Positive,
     Processes,
+    Seed,
     Threads,
     TokenMixer,
     Workers,
@@ -61,6 +62,7 @@ class TrainerPlan:
         group: batches that are sorted by length together, so that less of a batch is padding; 0 leaves them random
         sampling: random takes every training sample once an epoch; balanced takes as many of each class, those of rare
             ones several times
+        order_seed: seed of the order of the training samples; null is the run's seed
         first_batch: samples of the first step, over all processes; later ones have more, in multiples of it, up to
             data.batch_size. null: every step has all
         batch_warmup: steps until then; an int counts steps, a float below 1 is a share of the run
@@ -115,6 +117,7 @@ class TrainerPlan:
         gradient_clip: Positive | None = 1.0,
         group: CountOrZero = 0,
         sampling: Literal["random", "balanced"] = "random",
+        order_seed: Seed | None = None,
         first_batch: BatchSize | None = None,
         batch_warmup: Length = 0,
         first_context: Count | None = None,
@@ -151,6 +154,7 @@ class TrainerPlan:
         self.gradient_clip = gradient_clip
         self.group = group
         self.sampling = sampling
+        self.order_seed = order_seed
         self.first_batch = first_batch
         self.batch_warmup = batch_warmup
         self.first_context = first_context

@@ -19,6 +19,7 @@ from blockyard.report.arms.answer import answer
 from blockyard.report.arms.missing import missing_result
 from blockyard.report.arms.pictures import pictures
 from blockyard.report.arms.provenance import provenance
+from blockyard.report.arms.repeats import quiet_sentence, repeats
 from blockyard.report.arms.review import review
 from blockyard.report.arms.rows import arm_rows, cell_row, curves
 from blockyard.report.arms.simple_baselines import better_baseline, simple_baselines
@@ -40,7 +41,7 @@ from blockyard.report.load.document import (
     LadderRow,
     plain,
 )
-from blockyard.report.load.metrics import choose_metric, direction_of, directions, metric_names
+from blockyard.report.load.metrics import choose_metric, direction_of, directions, metric_names, too_few_evaluations
 from blockyard.report.load.resolve import Selection, load_selection
 from blockyard.report.render.markdown import markdown
 from blockyard.report.samples.build import samples
@@ -130,7 +131,7 @@ def compare(
         raise UserError(f"cost_axis={cost_axis}: expected one of {', '.join(AXES)}")
     if direction not in (None, "min", "max"):
         raise UserError(f"direction={direction}: expected max or min")
-    data = load_selection(selection, outputs=outputs, by=by, task=task)
+    data = load_selection(selection, outputs=outputs, by=by, task=task, metric=metric)
     question = data.question or {}
     metric = choose_metric(metric, data)
     is_own = metric == data.metric  # the direction, the margin and the expectation of a sweep are of its own metric
@@ -198,9 +199,11 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
     rows = arm_rows(data, terms, results, missing)
     factors = _effects(data, terms, values, results)
     lines = curves(data.records, {row.name: row.cost["flops_per_sample"] for row in rows})
+    runs = [run for arm in data.arms for run in arm.runs]
     warnings = fairness.warnings(data, metric, terms.margin)
     if question.get("expect") and terms.expected is None:
         warnings.append(f"the expectation ({question['expect']}) is not evaluated: it refers to {data.metric}")
+    warnings += too_few_evaluations(metric, runs)
     warnings += [*doubts, *review(lines, factors, metric, direction, terms.directions)]
     base = data.arm(str(baseline))
     rungs = None
@@ -209,7 +212,8 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
     sentences = [answer(rows, baseline, metric, expect, factors, rungs)]
     if evidence:
         sentences.append(evidence.words)
-    runs = [run for arm in data.arms for run in arm.runs]
+    repeated = repeats(data.arms, metric)
+    sentences += [quiet_sentence(row, metric) for row in repeated]
     seeds = sorted({run.seed for run in runs})
     unfinished = any(run.state not in ("done", "failed", "refused") for run in data.records)
     sentences.append(confirmation_sentence(data.facts.get("confirms"), expect, seeds, unfinished=unfinished))
@@ -253,6 +257,7 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
         samples=samples(runs) if terms.changes else None,
         written=written_texts(runs) if terms.changes else None,
         ranges=ranges,
+        repeats=repeated,
         cost_axis=terms.cost_axis,
         provenance=provenance(data),
     )

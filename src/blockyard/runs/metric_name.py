@@ -5,9 +5,11 @@ val/accuracy@ema        split / name @ variant
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 SPLITS = ("train", "val", "test")
+_LAST = re.compile(r"last([1-9]\d{0,3})")
 
 
 @dataclass(frozen=True)
@@ -16,7 +18,7 @@ class MetricName:
 
     split: train, val or test; "" for a cost and for an outcome of a whole run, which are of no split
     variant: what was evaluated in place of the model on the whole split: averaged weights (ema), longer sequences (4x),
-        more loops (4loops), a slice of the data; "" for neither
+        more loops (4loops), a slice of the data; or of how many evaluations it is the mean (last5); "" for none of them
     """
 
     split: str
@@ -39,6 +41,16 @@ class MetricName:
     def on(self, split: str) -> MetricName:
         """Return the same metric on another split; "" for the name as an objective has it."""
         return replace(self, split=split)
+
+    @property
+    def last(self) -> int:
+        """The number of last evaluations of which the metric is the mean; 0 for a metric of one evaluation."""
+        match = _LAST.fullmatch(self.variant)
+        return int(match[1]) if match else 0
+
+    def logged(self) -> MetricName:
+        """Return the metric as each evaluation logs it: `val/loss` for `val/loss@last5`."""
+        return self.plain() if self.last else self
 
     def plain(self) -> MetricName:
         """Return the metric of the model on the whole split, without a variant."""

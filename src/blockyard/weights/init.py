@@ -14,7 +14,7 @@ from torch import nn
 from blockyard.config.build import Components
 from blockyard.config.tree import Node
 from blockyard.config.untrusted.targets import allow_of
-from blockyard.contracts import Count, Issue, Text
+from blockyard.contracts import Count, Issue, Seed, Text
 from blockyard.errors import UserError
 from blockyard.model._part_names import is_in, unknown_part
 from blockyard.model._unit_weights import UnitWeights
@@ -121,6 +121,7 @@ class Init:
     """Initial weights. Nothing is set: they depend on the seed and on the path in the model.
 
     Options:
+        seed: seed of the weights that are drawn; null is the run's seed
         from: a finished run, a safetensors file, a folder of them, or hf:NAME or timm:NAME in the local cache, whose
             weights the run starts from
         which: the checkpoint of a run: best by validation, or last
@@ -142,6 +143,7 @@ class Init:
     def __init__(
         self,
         *,
+        seed: Seed | None = None,
         from_: Text | None = None,
         which: Literal["best", "last"] = "best",
         parts: tuple[Text, ...] | None = None,
@@ -154,6 +156,7 @@ class Init:
         parent: Text | None = None,
         parent_sha256: Text | None = None,
     ) -> None:
+        self.seed = seed
         self.name, self.which, self.parts, self.strict = from_, which, parts, strict
         self.freeze, self.unfreeze_at, self.unfreeze_every = freeze, unfreeze_at, unfreeze_every
         self.lora, self.sha256 = lora, sha256

@@ -20,6 +20,7 @@ Part = TypeVar("Part")
 EFFECT = "d_z with Hedges' correction: mean over standard deviation of the paired differences"
 _IN_JSON = "json"
 OPTIONAL = {_IN_JSON: "unless None"}  # metadata of a field that plain data lacks where it is None
+NOT_EMPTY = {_IN_JSON: "unless empty"}  # metadata of a field that plain data lacks where it is empty
 INTERNAL = {_IN_JSON: "never"}  # metadata of a field that further computations need, and plain data lacks
 
 
@@ -36,6 +37,7 @@ class ComparisonDocument:
     external: figures from papers and other tools
     tuned_by: the metric on validation that chose among the settings of `tuning`
     ranges: of metrics that are shares: where the intervals of their means end
+    repeats: arms of the same settings, where there are some
     """
 
     title: str
@@ -72,6 +74,23 @@ class ComparisonDocument:
     cost_axis: str | None = "flops"
     provenance: ProvenanceRow = field(default_factory=lambda: ProvenanceRow())
     ranges: dict[str, list[float]] = field(default_factory=dict)
+    repeats: list[RepeatRow] = field(default_factory=list, metadata=NOT_EMPTY)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatRow:
+    """Arms of the same settings, on the seeds that all of them have.
+
+    equal: the number of seeds on which all metrics are equal to the bit
+    within: the standard deviation of the metric over the arms, pooled over the seeds
+    between: that of the first arm over its seeds; None of one seed
+    """
+
+    arms: list[str]
+    seeds: list[int]
+    equal: int
+    within: float
+    between: float | None
 
 
 @dataclass(frozen=True)
@@ -542,6 +561,8 @@ def plain(value: Any) -> Any:
 
 def _is_written(part: Field[Any], value: Any) -> bool:
     when = part.metadata.get(_IN_JSON)
+    if when == "unless empty":
+        return bool(value)
     return when is None or (when == "unless None" and value is not None)
 
 

@@ -21,15 +21,25 @@ from blockyard.sweep.spec.threshold import Threshold, of_metric
 from blockyard.sweep.stopping.due import Standing, standing
 
 
-def from_plan(plan: SweepPlan) -> ComparisonInput:
+def from_plan(plan: SweepPlan, requested: str | None = None) -> ComparisonInput:
     """Return the arms of a sweep with the runs it has so far. Raises UserError where two arms share a run.
+
+    requested: a metric that is compared in place of the sweep's own
 
     Settings are chosen by the validation twin of the sweep's own metric, whatever metric is reported.
     """
+    names = [*plan.metric_names, *([requested] if requested else [])]
     cells = []
     for cell in plan.cells:
         variant = plan.variants[cell.variant]
-        run = read_run(plan.path(cell), arm=variant.arm, seed=cell.seed, setting=variant.setting, variant=cell.variant)
+        run = read_run(
+            plan.path(cell),
+            arm=variant.arm,
+            seed=cell.seed,
+            setting=variant.setting,
+            variant=cell.variant,
+            names=names,
+        )
         cells.append(run)
     refuse_shared(cells)
     metric = plan.facts.get("metric") or MetricFacts()

@@ -33,13 +33,21 @@ from blockyard.runs.identity import identity
 Runs = dict[str, list[LoadedRun]]  # identity of a config -> its runs, one for each seed
 
 
-def from_runs(paths: Sequence[Path], *, by: str | None = None, title: str = "runs", task: int = 0) -> ComparisonInput:
+def from_runs(
+    paths: Sequence[Path],
+    *,
+    by: str | None = None,
+    title: str = "runs",
+    task: int = 0,
+    requested: str | None = None,
+) -> ComparisonInput:
     """Return the runs in these folders as arms; with `by`, one arm for each value of that key.
 
+    requested: the metric that is compared, if it is not the runs' own
     task: which of the tasks (`by_task`), for runs of several
     Raises UserError where there is nothing to compare, or two arms built the same model.
     """
-    records, read_warnings = _read_all(paths)
+    records, read_warnings = _read_all(paths, requested)
     warnings = list(read_warnings)
     tasks = by_task(records, by)
     if tasks:
@@ -89,7 +97,7 @@ def _one_each(configs: dict[str, RunConfig], runs: Runs) -> list[ArmRuns]:
     return arms
 
 
-def _read_all(paths: Iterable[Path]) -> tuple[list[LoadedRun], list[str]]:
+def _read_all(paths: Iterable[Path], requested: str | None) -> tuple[list[LoadedRun], list[str]]:
     """Return the runs in these folders, the run that was started first in front, and warnings."""
     records: list[LoadedRun] = []
     skipped: list[str] = []
@@ -98,7 +106,7 @@ def _read_all(paths: Iterable[Path]) -> tuple[list[LoadedRun], list[str]]:
         try:
             is_named = path.name[:1] == "s" and digits.isdigit()
             seed = int(digits) if is_named else RunFolder.open(path).seed
-            records.append(read_run(path, seed=seed))
+            records.append(read_run(path, seed=seed, names=[requested] if requested else []))
         except (UserError, ValueError) as error:
             skipped.append(str(error))
     damaged: dict[str, list[str]] = {}

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from blockyard.errors import UserError
+from blockyard.errors import UserError, fold
 from blockyard.report.load.arms import ComparisonInput
 from blockyard.report.load.run_record import LoadedRun
 from blockyard.runs.costs import COSTS
+from blockyard.runs.last_evaluations import evaluations
 from blockyard.runs.metric_name import MetricName
 
 MORE = ("accuracy", "acc", "auc", "f1", "precision", "recall", "bleu", "psnr", "ssim", "iou", "r2", "top1", "top5")
@@ -100,4 +101,26 @@ def choose_metric(requested: str | None, data: ComparisonInput) -> str:
     for prefixed in (f"test/{metric}", f"val/{metric}"):
         if prefixed in names:
             return prefixed
-    raise UserError(f"metric={metric}: no run has it; there are {', '.join([*names, *costs])}")
+    raise UserError(f"metric={metric}: {_absence(metric, data.records, [*names, *costs])}")
+
+
+def _absence(metric: str, records: Iterable[LoadedRun], names: Iterable[str]) -> str:
+    """Return why no run has a metric. names: of the metrics and costs that the runs have"""
+    name = MetricName.parse(metric)
+    if not name.last:
+        return f"no run has it; there are {', '.join(names)}"
+    if name.split == "test":
+        return f"test data is evaluated once, at the end of a run; {name.on('val')} is a mean of evaluations"
+    most = max((len(evaluations(run.path, name)) for run in records if run.done), default=0)
+    return f"no run has {name.last} evaluations of {name.on('val').logged()}, of which it is the mean; they have {most}"
+
+
+def too_few_evaluations(metric: str, records: Iterable[LoadedRun]) -> list[str]:
+    """Return a warning where finished runs have fewer evaluations than those that a metric is the mean of."""
+    name = MetricName.parse(metric)
+    if not name.last:
+        return []
+    short = [run.run for run in records if run.done and metric not in run.metrics]
+    if not short:
+        return []
+    return [f"{len(short)} runs have fewer than {name.last} evaluations, and no {metric}: {fold(short)}"]

@@ -155,12 +155,14 @@ def load_selection(
     outputs: str | os.PathLike[str] = "outputs",
     by: str | None = None,
     task: int = 0,
+    metric: str | None = None,
 ) -> ComparisonInput:
     """Return the arms of a sweep as planned, or any runs as arms inferred from their configs.
 
     selection: a plan, or paths, names and ids: a sweep's folder, name or file; run folders, as paths or as `train` and
         `runs` return them; a folder of many runs
     by: a config key with the arms as its values; task: the index of the task, for runs of several that no sweep planned
+    metric: the requested one, which runs may have to compute from their evaluations
     Raises UserError for what does not exist or cannot be compared.
     """
     if isinstance(selection, SweepPlan):
@@ -172,9 +174,9 @@ def load_selection(
         resolved = resolve(list(selection), outputs)
         plans = [SweepPlan.load(folder) for folder in resolved.sweeps]
     if len(plans) == 1 and not resolved.runs and not by:
-        result = from_plan(plans[0])
+        result = from_plan(plans[0], metric)
     else:
-        result = _merge(plans, resolved, by, task)
+        result = _merge(plans, resolved, by, task, metric)
     warnings = list(result.warnings)
     for path in resolved.files:
         for plan in plans:
@@ -184,10 +186,12 @@ def load_selection(
     return replace(result, warnings=warnings)
 
 
-def _merge(plans: list[SweepPlan], resolved: Resolved, by: str | None, task: int) -> ComparisonInput:
+def _merge(
+    plans: list[SweepPlan], resolved: Resolved, by: str | None, task: int, metric: str | None
+) -> ComparisonInput:
     """Return the runs of several sweeps, of no sweep, or of one sweep regrouped by a key."""
     paths: dict[Path, None] = dict.fromkeys(resolved.runs)
-    sweeps = [from_plan(plan) for plan in plans]
+    sweeps = [from_plan(plan, metric) for plan in plans]
     not_started = 0
     for sweep in sweeps:
         for arm in sweep.arms:
@@ -204,7 +208,10 @@ def _merge(plans: list[SweepPlan], resolved: Resolved, by: str | None, task: int
         selected, notes = keep_best_trials(selected, resolved.listed)
     names = [plan.name for plan in plans] or [path.name for path in resolved.runs[:1]]
     title = " and ".join(names) if plans else _folder_name(paths)
-    result = from_runs(selected, by=by, title=title, task=task)
+    of_sweeps = {sweep.metric for sweep in sweeps}
+    if metric is None and len(of_sweeps) == 1:
+        (metric,) = of_sweeps
+    result = from_runs(selected, by=by, title=title, task=task, requested=metric)
     if not_started:
         notes = [*notes, f"{not_started} cells of {', '.join(names)} have not been started"]
     result = replace(result, warnings=[*result.warnings, *notes])

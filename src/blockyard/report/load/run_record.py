@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any, Literal
 from blockyard.atomic_files import read_json
 from blockyard.runs.costs import costs
 from blockyard.runs.folder import CONFIG, RUN, SUMMARY
+from blockyard.runs.last_evaluations import last_means
+from blockyard.runs.metric_name import MetricName
 from blockyard.runs.status import read_status
 from blockyard.sweep.cells import Setting
 
@@ -76,9 +79,18 @@ class LoadedRun:
 
 
 def read_run(
-    path: Path, *, arm: str = "", seed: int = 0, setting: Setting | None = None, variant: str = ""
+    path: Path,
+    *,
+    arm: str = "",
+    seed: int = 0,
+    setting: Setting | None = None,
+    variant: str = "",
+    names: Iterable[str] = (),
 ) -> LoadedRun:
-    """Read the run in a folder. A folder that is missing or damaged gives a record with that state and reason."""
+    """Read the run in a folder. A folder that is missing or damaged gives a record with that state and reason.
+
+    names: metrics that are needed; a summary lacks those that are means of last evaluations
+    """
     record = partial(LoadedRun, arm=arm, seed=seed, path=path, setting=dict(setting or {}), variant=variant)
     if not (path / CONFIG).is_file():
         return record(state="missing", reason="not started")
@@ -89,10 +101,25 @@ def read_run(
     if status.finished and not summary:
         reason = damage or f"finished, but has no {SUMMARY}"
     elif status.finished:
-        names = _not_finite(summary.get("metrics"))
-        if names:
-            reason = f"not a finite number: {', '.join(names)}"
+        not_finite = _not_finite(summary.get("metrics"))
+        if not_finite:
+            reason = f"not a finite number: {', '.join(not_finite)}"
+    if summary:
+        summary = _with_last_means(summary, path, names)
     return record(state=status.state, reason=reason, summary=summary, facts=facts, damage=lost)
+
+
+def _with_last_means(summary: dict[str, Any], path: Path, names: Iterable[str]) -> dict[str, Any]:
+    """Return the summary with the means of last evaluations among `names`, and their directions."""
+    means = last_means(path, names)
+    if not means:
+        return summary
+    directions = dict(summary.get("directions") or {})
+    for name in means:
+        one = str(MetricName.parse(name).logged())
+        if one in directions:
+            directions[name] = directions[one]
+    return summary | {"metrics": {**(summary.get("metrics") or {}), **means}, "directions": directions}
 
 
 def _read_mapping(path: Path) -> tuple[dict[str, Any], str | None]:

@@ -94,7 +94,7 @@ function begin() {
 /** The metric of the curves that is shown first; null where none has a value. */
 function firstMetric() {
   const names = curveMetrics();
-  const twin = String(data.metric).replace(/^test\//, "val/");
+  const twin = String(data.metric).replace(/^test\//, "val/").replace(/@last\d+$/, "");
   return [twin, data.metric, "val/loss", names[0]].find((name) => names.includes(name)) || null;
 }
 

@@ -129,7 +129,7 @@ def _content(comparison: ComparisonDocument) -> dict[str, Any]:
     for cell in comparison.cells:
         row = {"arm": cell.arm, "seed": cell.seed, "state": cell.state, "reason": cell.reason, "run": cell.run}
         cells.append({**row, metric: cell.metrics.get(metric)})
-    validation = str(MetricName.parse(metric).on("val"))
+    validation = str(MetricName.parse(metric).on("val").logged())
     return {
         "arms": [_row(arm) for arm in comparison.arms],
         "cells": cells,

@@ -68,7 +68,7 @@ def build(comparison: ComparisonDocument, runs: _RunFilter, entity: str) -> Any:
     import wandb_workspaces.workspaces as ws
 
     metric = str(comparison.metric)
-    validation = str(MetricName.parse(metric).on("val"))
+    validation = str(MetricName.parse(metric).on("val").logged())
     by_arm: dict[str, Any] = {"groupby": wr.Metric(_ARM), "groupby_aggfunc": "mean", "groupby_rangefunc": "minmax"}
     curves = list(dict.fromkeys([validation, "val/loss", "train/loss"]))
     final = [name for name in dict.fromkeys([metric, *comparison.metrics]) if name.startswith("test/")]

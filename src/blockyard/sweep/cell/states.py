@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from blockyard.atomic_files import is_regular, read_json
 from blockyard.config.tree import Node
 from blockyard.runs.costs import costs
 from blockyard.runs.folder import CONFIG, SUMMARY
+from blockyard.runs.last_evaluations import last_means
 from blockyard.runs.lock import held
 from blockyard.runs.metric_name import MetricName
 from blockyard.runs.metrics import FILE as METRICS
@@ -54,25 +56,31 @@ class CellProgress:
     value: float | None = None
 
 
-def read_state(path: Path) -> CellState:
-    """Return the state of a run folder. It is `running` only where a live process holds its lock."""
+def read_state(path: Path, names: Sequence[str] = ()) -> CellState:
+    """Return the state of a run folder. It is `running` only where a live process holds its lock.
+
+    names: as of `final_metrics`
+    """
     if not (path / CONFIG).is_file():
         return CellState("running" if held(path) else "missing")
     status = read_status(path)
     if status.state == "queued" and held(path):
         return CellState("running")
-    metrics = final_metrics(path) if status.state == "done" else {}
+    metrics = final_metrics(path, names) if status.state == "done" else {}
     return CellState(status.state, status.reason, metrics, status.step, duration(status))
 
 
-def final_metrics(path: Path) -> dict[str, float]:
-    """Return the metrics and the costs of a finished run; empty where its summary cannot be read."""
+def final_metrics(path: Path, names: Sequence[str] = ()) -> dict[str, float]:
+    """Return the metrics and the costs of a finished run; empty where its summary cannot be read.
+
+    names: metrics that are needed; the summary lacks those that are means of last evaluations
+    """
     try:
         summary = read_json(path / SUMMARY)
         metrics: dict[str, float] = {}
         for name, value in summary["metrics"].items():
             metrics[str(name)] = math.nan if value is None else float(value)  # JSON has no NaN
-        return costs(summary) | metrics
+        return costs(summary) | metrics | last_means(path, names)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 

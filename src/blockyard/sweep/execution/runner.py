@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -98,7 +99,7 @@ class _Loop:
             for cell in in_run_order(self.plan, cells_to_run(self.plan, self.runs)):
                 if cell.run not in self.runs:
                     path = self.plan.path(cell)
-                    run = PlannedRun([], path, self.plan.config(cell), read_state(path))
+                    run = PlannedRun([], path, self.plan.config(cell), self._state(path))
                     # Cells that wait for this one are due although it has failed.
                     run.ended = run.now.state == "failed" and not self.retry
                     new[cell.run] = run
@@ -158,7 +159,7 @@ class _Loop:
         while self.ready and submitted < self.executor.capacity:
             key = self.ready.popleft()
             run = self.runs[key]
-            run.now = read_state(run.path)  # another planner on the same folder may have run it since
+            run.now = self._state(run.path)  # another planner on the same folder may have run it since
             if run.now.state == "running":
                 self.left.add(key)
             elif run.now.state == "done":
@@ -167,6 +168,9 @@ class _Loop:
                 self.executor.submit(self._task(key))
                 self._mark_submitted(run)
                 submitted += 1
+
+    def _state(self, path: Path) -> CellState:
+        return read_state(path, self.plan.metric_names)
 
     @staticmethod
     def _mark_submitted(run: PlannedRun) -> None:
@@ -186,7 +190,7 @@ class _Loop:
             self.elsewhere.add(outcome.key)
             return
         run.ended = True
-        run.now = read_state(run.path)
+        run.now = self._state(run.path)
         run.seconds = run.now.seconds
         if run.now.state != "done":  # a run that is done stays done, however its process ended afterwards
             # A run that its executor refuses has no folder; for this command it has failed.
@@ -213,7 +217,7 @@ class _Loop:
             if time.monotonic() - run.last_look < _LOOK:
                 continue
             run.last_look = time.monotonic()
-            run.now = read_state(run.path)
+            run.now = self._state(run.path)
             if run.now.state == "running":
                 continue
             self.elsewhere.discard(key)

@@ -53,7 +53,7 @@ class PlanStatus:
     def read(cls, plan: SweepPlan) -> PlanStatus:
         """Read the state of every run folder."""
         cells = {cell.run: cell for cell in plan.cells}
-        states = {run: read_state(plan.path(cell)) for run, cell in cells.items()}
+        states = {run: read_state(plan.path(cell), plan.metric_names) for run, cell in cells.items()}
         values = {run: state.metrics for run, state in states.items() if state.state == "done"}
         failed = [run for run, state in states.items() if state.state == "failed"]
         progress = standing(plan, values, failed)
@@ -228,7 +228,8 @@ class SweepScreen:
         self.say = say
         metric = plan.facts.get("metric") or MetricFacts()
         self.metric = str(metric.get("name") or plan.question.get("metric") or "test/accuracy")
-        self._validation = str(metric.get("validation") or MetricName.parse(self.metric).on("val"))
+        validation = MetricName.parse(metric.get("validation") or self.metric).on("val")
+        self._validation = str(validation.logged())
         self._live = live
         self._display: Any = None
         self._refreshed = 0.0

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from blockyard.config.defaults import leave_out_defaults
 from blockyard.config.machine import cpu_cores, exported_threads
 from blockyard.config.size_matching import ModelSizes
 from blockyard.config.tree import Node
@@ -35,7 +36,8 @@ _KILL_PATIENCE = 10.0  # seconds that the server has to kill a cell
 # compares each run with a run that is alone, so that a difference in the forward pass is noticed.
 _FREE_KEYS = (
     *("seed", "optimizer", "schedule", "callbacks", "logger", "name", "tags", "force"),
-    *("data.split_seed", "model.init_std", "model.init_shape", "model.zero_branches", "head.zero"),
+    *("trainer.order_seed", "data.split_seed"),
+    *("model.init_std", "model.init_shape", "model.zero_branches", "head.zero"),
 )
 # Options of the trainer -> values with which a run can share its process.
 _SHARED_TRAINER = {
@@ -347,4 +349,8 @@ def _form(task: Task) -> str:
         for parent in parents:
             node = node.get(parent) or {}
         node.pop(name, None)
+    if "init" in config:
+        # A config has the node where one of its options is set, and the seed of the first weights may be the only one.
+        config["init"]["seed"] = None
+        leave_out_defaults(config, {})
     return json.dumps(config, sort_keys=True, default=str)

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ from blockyard.sweep.plan.sizes import (
     width_notes,
 )
 from blockyard.sweep.plan.sweep_plan import SweepPlan
-from blockyard.sweep.plan.target_metric import validation_metric
+from blockyard.sweep.plan.target_metric import too_few_evaluations, validation_metric
 from blockyard.sweep.spec.keys import Range, Space, settings_of, space_of
 from blockyard.sweep.spec.override_text import override_problem
 from blockyard.sweep.spec.question import BadQuestionError, Question, read
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
     from blockyard.engine.data_reader import DataReader
 
 LISTED = 10  # problems of one kind that are reported in full
-_MEASURED_AT_END = re.compile(r"\d+(x|loops)")  # of a metric's name after "@": longer sequences, more loops
+# Variants of a metric that a run has at its end alone: longer sequences, more loops, a mean of evaluations.
+_MEASURED_AT_END = re.compile(r"\d+(x|loops)|last\d+")
 
 
 def make_plan(
@@ -152,8 +154,19 @@ class _Planner:
         measured = None if is_cost else self.question.keys.metric
         if reached:
             measured = reached.metric
+        if reached and reached.kind == "steps_to" and MetricName.parse(reached.metric).last:
+            self.metric_problem = [
+                f"steps_to: {reached.metric} is known at the end of a run alone; write "
+                f"{MetricName.parse(reached.metric).logged()}"
+            ]
+            return
+        allow = list(config.get("allow") or [])
+        tune_by = self.question.keys.tune_by
         try:
-            validation, chooses = validation_metric(measured, config, list(config.get("allow") or []))
+            judged, direction = validation_metric(measured, config, allow)
+            validation, chooses = judged, direction
+            if tune_by:
+                validation, chooses = validation_metric(tune_by, config, allow)
         except UserError as error:
             self.metric_problem = [str(error)]
             return
@@ -164,7 +177,7 @@ class _Planner:
                 "measured at the end of a run; use pruner: none"
             ]
             return
-        name, direction = self.question.keys.metric or str(MetricName.parse(validation).on("test")), chooses
+        name = self.question.keys.metric or str(MetricName.parse(judged).on("test"))
         if reached:
             name = str(reached)
             direction = reached.direction
@@ -284,6 +297,9 @@ class _Planner:
         keys = self.question.keys
         if arm.name in self.climb.refused:
             return [self.climb.refused[arm.name]]
+        names = [self.metric[key] for key in ("name", "validation") if key in self.metric]
+        if reason := too_few_evaluations(names, config, partial(self.composer.train_size, config)):
+            return [reason]
         if keys.match and not keys.ladder and arm.name not in self.matched.get("arms", {}):
             failure = self.sizes.failure(config, keys.match)
             reason = f" ({failure})" if failure else ""
@@ -482,7 +498,8 @@ def duplicates(question: Question, variants: Iterable[Variant], folder: Callable
         if other.arm != variant.arm:
             yield (
                 f"arms {other.arm} and {variant.arm} are the same run: their overrides change nothing that is "
-                f"computed ({_overrides_of(question, other.arm)} and {_overrides_of(question, variant.arm)})"
+                f"computed ({_overrides_of(question, other.arm)} and {_overrides_of(question, variant.arm)}); with "
+                "repeat=1 one of them runs again, which says whether this platform repeats a result"
             )
         else:
             yield f"tune: settings {other.setting} and {variant.setting} of arm {variant.arm} are the same run"

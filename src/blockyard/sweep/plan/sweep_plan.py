@@ -180,6 +180,12 @@ class SweepPlan:
         return Path(self.outputs) / FOLDER / self.name
 
     @property
+    def metric_names(self) -> tuple[str, ...]:
+        """The names of the metric that is compared and of the one that chooses settings."""
+        metric = self.facts.get("metric") or MetricFacts()
+        return tuple(metric[key] for key in ("name", "validation") if key in metric)
+
+    @property
     def search(self) -> Search:
         """The search of a sweep file that has one."""
         search = self.question["search"]

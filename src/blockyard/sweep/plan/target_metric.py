@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable
+
 from blockyard.config.instantiate import instantiate
 from blockyard.config.tree import Node, is_node
 from blockyard.config.untrusted.targets import locate
@@ -10,6 +13,8 @@ from blockyard.errors import UserError
 from blockyard.evaluate.inside import DIRECTIONS as INSIDE
 from blockyard.objective._text_scores import DIRECTIONS
 from blockyard.objective._torchmetrics import import_torchmetrics
+from blockyard.runs.metric_name import MetricName
+from blockyard.sweep.plan.sizes import training_samples
 
 
 def validation_metric(metric: str | None, config: Node, allow: list[str]) -> tuple[str, str]:
@@ -20,9 +25,19 @@ def validation_metric(metric: str | None, config: Node, allow: list[str]) -> tup
 
     metric: the sweep's metric, reported on test; None is the objective's own. It ends in `@4x` where the config
         evaluates sequences of that length, `@4loops` where it evaluates this number of loops, `@ema` where a callback
-        of that name averages the weights, `@NAME` for a slice of the data
+        of that name averages the weights, `@NAME` for a slice of the data, `@last5` for the mean of the last five
+        evaluations
     Raises UserError where runs of this config do not measure it.
     """
+    measured = MetricName.parse(metric or "")
+    if measured.last:
+        if measured.split == "test":
+            raise UserError(
+                f"metric: {metric} is a mean of evaluations, and test data is evaluated once, at the end; "
+                f"write {measured.on('val')}"
+            )
+        validation, direction = validation_metric(str(measured.logged()), config, allow)
+        return f"{validation}@{measured.variant}", direction
     import_torchmetrics(allow)
     objective = instantiate(config["objective"], allow)
     best, mode = objective.best()
@@ -97,3 +112,37 @@ def _averaging_callbacks(config: Node) -> list[str]:
         if is_node(node) and getattr(locate(node["_target_"]), "averages", False):
             names.append(name)
     return names
+
+
+def too_few_evaluations(names: Iterable[str], config: Node, train_size: Callable[[], int | None]) -> str | None:
+    """Return why a run has no value of a metric among `names` that is a mean of last evaluations, or None.
+
+    train_size: returns the samples of the training split; None where unknown, and then a run in epochs is not refused
+    """
+    for name in names:
+        last = MetricName.parse(name).last
+        if not last:
+            continue
+        count = _evaluations(config, train_size)
+        if count is not None and count < last:
+            return (
+                f"metric: {name} is the mean of {last} evaluations, and a run has {count}; "
+                "base: [trainer.eval_every=STEPS] evaluates more often"
+            )
+    return None
+
+
+def _evaluations(config: Node, train_size: Callable[[], int | None]) -> int | None:
+    """Return the number of evaluations of a run; None where the length of an epoch is unknown."""
+    trainer = config["trainer"]
+    samples = training_samples(config, train_size)
+    if samples is None:
+        return None
+    batch_size = config["data"]["batch_size"]
+    every = trainer.get("eval_every")
+    if every is None:
+        epoch = training_samples({**config, "trainer": {**trainer, "max_steps": None, "max_epochs": 1}}, train_size)
+        if epoch is None:
+            return None
+        every = epoch / batch_size
+    return math.ceil(samples / batch_size / every)

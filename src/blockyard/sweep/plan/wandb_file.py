@@ -24,6 +24,7 @@ from blockyard.config.override_grammar import to_text
 from blockyard.config.project_file import default_outputs
 from blockyard.errors import UserError
 from blockyard.runs.costs import COSTS
+from blockyard.runs.metric_name import MetricName
 from blockyard.runs.redact import redact, redact_command
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.spec.keys import space_of
@@ -155,7 +156,7 @@ def _text(plan: SweepPlan, path: Path, content: dict[str, object]) -> str:
     if metric["name"] not in COSTS:
         direction = metric.get("validation_direction", metric["direction"])
         goal = "maximize" if direction == "max" else "minimize"
-        document["metric"] = {"name": metric["validation"], "goal": goal}
+        document["metric"] = {"name": str(MetricName.parse(metric["validation"]).logged()), "goal": goal}
     document |= content
     command = ["${env}", "blockyard", "sweep", _name(plan), "--one", *_command_line(plan), "${args_no_hyphens}"]
     document["command"] = command

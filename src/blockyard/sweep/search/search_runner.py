@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blockyard.engine.faults.interrupts import PAUSED
-from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import run_name
 from blockyard.runs.lock import exclusive, held
 from blockyard.sweep.cell import trial_store
-from blockyard.sweep.cell.states import read_state
+from blockyard.sweep.cell.states import final_metrics, read_state
 from blockyard.sweep.cells import BUSY, Outcome, Task, cell_name
 from blockyard.sweep.executor.base import Executor
 from blockyard.sweep.plan import history
@@ -240,8 +239,8 @@ class TrialLoop:
             self.retry_at[outcome.key] = time.monotonic() + _PAUSE
             return
         if outcome.code == 0:
-            summary = RunFolder.open(Path(self.plan.outputs) / outcome.key).summary()
-            value = trial_store.finite_or_none(summary.get("metrics", {}).get(self.metric))
+            metrics = final_metrics(Path(self.plan.outputs) / outcome.key, [self.metric])
+            value = trial_store.finite_or_none(metrics.get(self.metric))
             if value is None:
                 arm.fail(number, f"{self.metric} is not a finite number")
             else:

@@ -370,6 +370,9 @@ class SweepFile(BaseModel):
         None, description="{key: [values]}, such as {optimizer.lr: [1e-3, 3e-3]}"
     )
     tune_seeds: Annotated[int, Ge(1)] | None = Field(None, description="a number of seeds, 1 or more, or null for all")
+    tune_by: Annotated[str, Field(pattern=r"^val/[A-Za-z_][\w./@-]*$")] | None = Field(
+        None, description="val/NAME, such as val/loss or val/loss@last5"
+    )
     search: Annotated[Search, BeforeValidator(_plain_search), _rule(_shares_no_key)] | None = Field(
         None, description="a mapping of trials, space and more, such as {trials: 20, space: {optimizer.lr: [1e-3]}}"
     )

@@ -26,6 +26,7 @@ from blockyard.atomic_files.strict_yaml import StrictYamlError
 from blockyard.config.override_grammar import to_override
 from blockyard.errors import UserError
 from blockyard.runs.costs import COSTS
+from blockyard.runs.metric_name import MetricName
 from blockyard.sweep.cells import Arm
 from blockyard.sweep.spec import ladder as ladders
 from blockyard.sweep.spec import sweep_yaml
@@ -378,7 +379,10 @@ def _metric_problems(keys: SweepFile) -> Iterator[str]:
             "report that one, or drop tune and search"
         )
     if chooses and metric.startswith("val/"):
-        yield f"metric: {metric} chooses the settings, so it cannot judge them too; report test/{metric[4:]}"
+        twin = MetricName.parse(metric).logged().on("test")
+        yield f"metric: {metric} chooses the settings, so it cannot judge them too; report {twin}"
+    if keys.tune_by and not keys.tune:
+        yield "tune_by: has no effect without tune: {key: [values]}; remove it"
     outcomes = [key for key in ("success", "steps_to") if getattr(keys, key)]
     compared = [*outcomes, "metric"] if metric else outcomes
     if len(compared) > 1:
