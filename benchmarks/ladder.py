@@ -1,75 +1,139 @@
-"""How often the intervals of compute multipliers cover the truth, on simulated ladders.
+"""How often the intervals of compute multipliers cover the truth, and how often no multiplier is told.
 
-    python benchmarks/ladder.py [--ladders 100] [--floors shared|own] [--noise 0.01]
+    python benchmarks/ladder.py [--ladders 40] [--floors shared|own] [--noise 0.002 0.01 0.1] [--cases "same power" ...]
 
-Two arms of known laws over four rungs, five seeds each, noise that both arms share in part. The last column is the
-share of ladders of which no law was told, because it missed a rung by more than its runs explain. The answer is a
-Markdown table on standard output.
+Two arms over four rungs, five seeds each, noise that both arms share in part. The laws of some cases are not of the
+form that is fitted. Columns count ladders without a law, those whose multiplier is withheld, and the share of the
+multipliers that are told whose interval covers the truth. The answer is a Markdown table on standard output.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from blockyard.errors import UserError
-from blockyard.report.stats.ladder import FARTHER, Law, Points, ladder, multiplier
+from blockyard.report.stats.ladder import FARTHER, ArmLadder, Law, Points, ladder, multiplier
 
 RUNGS = (1e12, 3e12, 1e13, 3e13)
+NOISES = (0.002, 0.01, 0.1)
+PLAIN = Law(1.5, 200.0, 0.2)
+STEEP = Law(1.5, 400.0, 0.25)
+BEND = 5e12  # FLOPs
+SLOW = 0.05  # the power beyond the bend
+
+Losses = Callable[[float], float]  # compute -> loss
+
+
+class Case(NamedTuple):
+    """Two arms. multiplier: compute -> the compute that the baseline needs for the loss of the arm, over its own"""
+
+    baseline: Losses
+    arm: Losses
+    multiplier: Callable[[float], float]
+
+
+def of_laws(base: Law, arm: Law) -> Case:
+    """Return the case of two laws of the form that is fitted."""
+    return Case(base.loss, arm.loss, lambda compute: multiplier(arm, base, compute))
+
+
+def stops(compute: float) -> float:
+    """Return the loss of an arm worth twice the compute of the baseline that learns nothing above 1e13 FLOPs."""
+    return PLAIN.loss(2 * min(compute, 1e13))
+
+
+def bends(compute: float) -> float:
+    """Return the loss of a baseline whose power is smaller above the bend."""
+    reducible = STEEP.loss(min(compute, BEND)) - STEEP.floor
+    return STEEP.floor + reducible * max(compute / BEND, 1.0) ** -SLOW
+
+
+def beyond_the_bend(compute: float) -> float:
+    """Return the multiplier of an arm without the bend."""
+    return BEND / compute * (compute / BEND) ** (STEEP.power / SLOW)
+
+
 CASES = {
-    "same power": (Law(1.5, 200.0, 0.2), Law(1.5, 180.0, 0.2)),
-    "gap grows": (Law(1.5, 200.0, 0.2), Law(1.5, 400.0, 0.23)),
-    "no difference": (Law(1.5, 200.0, 0.2), Law(1.5, 200.0, 0.2)),
-    "lower floor": (Law(1.5, 200.0, 0.2), Law(1.45, 200.0, 0.2)),
-    "steep": (Law(0.04, 5.3e7, 0.7), Law(0.04, 3.7e7, 0.7)),
+    "same power": of_laws(PLAIN, Law(1.5, 180.0, 0.2)),
+    "gap grows": of_laws(PLAIN, Law(1.5, 400.0, 0.23)),
+    "no difference": of_laws(PLAIN, PLAIN),
+    "lower floor": of_laws(PLAIN, Law(1.45, 200.0, 0.2)),
+    "power of 0.7": of_laws(Law(0.04, 5.3e7, 0.7), Law(0.04, 3.7e7, 0.7)),
+    "the arm stops at 1e13": Case(PLAIN.loss, stops, lambda compute: 2 * min(1.0, 1e13 / compute)),
+    "the baseline bends at 5e12": Case(bends, STEEP.loss, beyond_the_bend),
 }
 
 
-def runs(draw: np.random.Generator, base: Law, arm: Law, seeds: int, noise: float) -> dict[str, Points]:
-    """Losses of two arms; half of the variance of the noise is that of the seed, which both share."""
+def runs(draw: np.random.Generator, base: Losses, arm: Losses, seeds: int, noise: float) -> dict[str, Points]:
+    """Return losses of two arms; half of the variance of the noise is that of the seed, which both share."""
     shared = draw.normal(size=(seeds, len(RUNGS)))
     result = {}
-    for name, law in (("base", base), ("arm", arm)):
+    for name, loss in (("base", base), ("arm", arm)):
         own = draw.normal(size=(seeds, len(RUNGS)))
         factor = np.exp(noise * (shared + own) / np.sqrt(2))
         result[name] = {
-            seed: [(compute, law.loss(compute) * float(factor[seed, rung])) for rung, compute in enumerate(RUNGS)]
+            seed: [(compute, loss(compute) * float(factor[seed, rung])) for rung, compute in enumerate(RUNGS)]
             for seed in range(seeds)
         }
     return result
 
 
+def row(name: str, noise: float, ladders: int, floors: str) -> str:
+    """Return the row of a case and a noise."""
+    case = CASES[name]
+    near_truth = case.multiplier(RUNGS[-1])
+    far_truth = case.multiplier(FARTHER * RUNGS[-1])
+    fitted: list[ArmLadder] = []
+    for seed in range(ladders):
+        drawn = runs(np.random.default_rng(seed), case.baseline, case.arm, 5, noise)
+        try:
+            fitted += [arm for arm in ladder(drawn, "base", floors).arms if arm.name == "arm"]
+        except UserError:
+            continue
+    told = [arm for arm in fitted if arm.withheld is None]
+    farther = [arm for arm in fitted if arm.farther_withheld is None]
+    near = sum(arm.interval[0] <= near_truth <= arm.interval[1] for arm in told if arm.interval)
+    far = sum(
+        arm.farther_interval[0] <= far_truth <= arm.farther_interval[1] for arm in farther if arm.farther_interval
+    )
+    cells = [
+        name,
+        f"{100 * noise:g} %",
+        f"{near_truth:.3g}",
+        str(ladders - len(fitted)),
+        str(len(fitted) - len(told)),
+        f"{near} of {len(told)}",
+        f"{statistics.median(arm.multiplier for arm in told):.3g}" if told else "",
+        f"{far} of {len(farther)}",
+        f"{100 * statistics.median(abs(arm.held_out[0] / arm.held_out[1] - 1) for arm in fitted):.1f} %"
+        if fitted
+        else "",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ladders", type=int, default=100)
+    parser.add_argument("--ladders", type=int, default=40)
     parser.add_argument("--floors", choices=("shared", "own"), default="shared", help="the E of the laws")
-    parser.add_argument("--noise", type=float, default=0.01, help="standard deviation of the log of a loss")
+    parser.add_argument(
+        "--noise", type=float, nargs="+", default=NOISES, help="standard deviation of the log of a loss"
+    )
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     args = parser.parse_args()
     print(
-        "| laws | multiplier | covered at the largest rung | covered at ten times | held-out error, median | not told |"
+        "| laws | noise | multiplier | no law | withheld | covered | median | covered at ten times | held-out error |\n"
+        "|---|---|---|---|---|---|---|---|---|"
     )
-    print("|---|---|---|---|---|---|")
-    for name, (base, arm) in CASES.items():
-        top = RUNGS[-1]
-        truth, farther = multiplier(arm, base, top), multiplier(arm, base, FARTHER * top)
-        near, far, errors, refused = [], [], [], 0
-        for seed in range(args.ladders):
-            try:
-                arms = ladder(runs(np.random.default_rng(seed), base, arm, 5, args.noise), "base", args.floors).arms
-            except UserError:
-                refused += 1
-                continue
-            fitted = arms[1]
-            assert fitted.interval is not None
-            assert fitted.farther_interval is not None
-            near.append(fitted.interval[0] <= truth <= fitted.interval[1])
-            far.append(fitted.farther_interval[0] <= farther <= fitted.farther_interval[1])
-            errors.append(abs(fitted.held_out[0] / fitted.held_out[1] - 1))
-        shown = f"{100 * np.mean(near):.0f} % | {100 * np.mean(far):.0f} % | {100 * np.median(errors):.1f} %"
-        shown += f" | {100 * refused / args.ladders:.0f} %"
-        print(f"| {name} | {truth:.2f} | {shown} |")
+    for name in args.cases:
+        for noise in args.noise:
+            print(row(name, noise, args.ladders, args.floors), flush=True)
 
 
 if __name__ == "__main__":

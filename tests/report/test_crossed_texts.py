@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 
+from benchmarks.texts import coverage
 from blockyard.cli import main
 from blockyard.errors import UserError
 from blockyard.report.comparison import compare
 from blockyard.report.samples.build import samples
-from blockyard.report.samples.scores import RunScores, gaps
+from blockyard.report.samples.scores import RunScores, effective_size, gaps
 from blockyard.report.stats.crossed import crossed_difference
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.report.crossed_predictions import predicted
@@ -40,8 +41,8 @@ def ratio_gaps(sums: np.ndarray, count: np.ndarray) -> np.ndarray:
     return gaps(of_documents(sums, count), of_documents(np.zeros_like(sums), count))
 
 
-def test_the_mean_is_that_of_all_tokens_and_the_variance_that_of_clusters() -> None:
-    """The cluster-robust variance of statsmodels over single tokens, whose factor of D / (D - 1) is left out there."""
+def test_the_mean_is_that_of_all_tokens_and_the_variance_that_of_the_jackknife() -> None:
+    """Regressions of single tokens on a constant, each without the tokens of one text."""
     draw = np.random.default_rng(0)
     count = draw.integers(5, 60, size=25)
     text = np.repeat(np.arange(25), count)
@@ -49,11 +50,31 @@ def test_the_mean_is_that_of_all_tokens_and_the_variance_that_of_clusters() -> N
     sums = np.bincount(text, weights=token)
     one = ratio_gaps(np.stack([sums, sums]), count.astype(float))
     gap = crossed_difference(one, "samples")
-    robust = sm.OLS(token, np.ones(len(token))).fit(
-        cov_type="cluster", cov_kwds={"groups": text, "use_correction": False}
-    )
+    without = [sm.OLS(token[text != left], np.ones((text != left).sum())).fit().params[0] for left in range(25)]
     assert gap.mean == pytest.approx(token.mean())
-    assert gap.error == pytest.approx(float(robust.bse[0]) * np.sqrt(25 / 24))
+    assert gap.error == pytest.approx(float(np.std(without)) * np.sqrt(24))
+
+
+def test_texts_of_one_length_are_samples() -> None:
+    sums = np.random.default_rng(0).normal(size=(3, 7))
+    count = np.full(7, 20.0)
+    assert ratio_gaps(sums, count) == pytest.approx(sums / 20)
+    assert effective_size(of_documents(sums, count)) == pytest.approx(7)
+    assert ratio_gaps(sums[:, :1], count[:1]) == pytest.approx(sums[:, :1] / 20)
+
+
+def test_long_texts_count_for_few() -> None:
+    """One of half the tokens and a hundred short ones say as much as about four."""
+    count = np.array([100.0, *np.ones(100)])
+    assert effective_size(of_documents(np.zeros((1, 101)), count)) == pytest.approx(200**2 / (100**2 + 100))
+
+
+@pytest.mark.sampled(100)
+@pytest.mark.parametrize("texts", [4, 12, 40])
+@pytest.mark.parametrize("over", ["samples", "both"])
+def test_few_texts_of_lognormal_length_are_covered(texts: int, over: str) -> None:
+    """The linearised variance with D - 1 degrees of freedom covered 86 to 93 % here, of three seeds."""
+    assert 0.93 <= coverage(1_000, texts, over, of_seed=0.0 if over == "samples" else 0.3)[0] <= 0.985
 
 
 @pytest.mark.sampled(100)
@@ -70,8 +91,9 @@ def test_intervals_cover_the_mean_of_new_texts(over: str) -> None:
         noise = draw.normal(size=(5, len(text)))
         token = of_text[:, text] + of_seed + noise
         sums = np.stack([np.bincount(text, weights=row) for row in token])
-        for values, into in ((ratio_gaps(sums, count), covered), (token, apart)):
-            low, high = crossed_difference(values, over).interval or (0, 0)
+        size = effective_size(of_documents(sums, count))
+        for values, into, effective in ((ratio_gaps(sums, count), covered, size), (token, apart, None)):
+            low, high = crossed_difference(values, over, effective).interval or (0, 0)
             into.append(low <= 0 <= high)
     assert 0.91 <= np.mean(covered) <= 0.99
     assert np.mean(apart) < 0.75

@@ -45,7 +45,7 @@ from blockyard.report.load.metrics import choose_metric, direction_of, direction
 from blockyard.report.load.resolve import Selection, load_selection
 from blockyard.report.render.markdown import markdown
 from blockyard.report.samples.build import samples
-from blockyard.report.samples.scores import arm_scores, gaps
+from blockyard.report.samples.scores import arm_scores, effective_size, gaps
 from blockyard.report.stats import effects, sequential
 from blockyard.report.stats.crossed import crossed_difference
 from blockyard.report.stats.expectations import evaluate, expected_outcome
@@ -332,7 +332,8 @@ def _over_samples(data: ComparisonInput, metric: str, over: str | None) -> Diffe
             left = {seed: scores[a][seed] for seed in common}
             right = {seed: scores[b][seed] for seed in common}
             parts.append(gaps(left, right))
-        return replace(crossed_difference(sum(parts[1:], parts[0]), over), over=population)
+        size = effective_size(scores[first[0]])
+        return replace(crossed_difference(sum(parts[1:], parts[0]), over, size), over=population)
 
     return differ
 

@@ -6,6 +6,7 @@ The rungs are the levels of a factor of a grid, or of the key `ladder` of a swee
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 
 from blockyard.errors import UserError, near
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
@@ -98,23 +99,42 @@ def ladder_answer(row: LadderRow) -> str:
             f"The loss of {arm.name} follows {arm.floor:.3g} + {arm.scale:.3g} / C^{arm.power:.3g} in the "
             f"FLOPs C of training; the law of the other rungs misses the largest by {100 * arm.held_out:+.2g} %."
         )
-    last = max(arm.compute[-1] for arm in row.arms)
-    measured = []
-    extrapolated = []
-    for arm in others[:MAX_NAMED]:
-        gap = "" if arm.trend is None else f" (the gap {arm.trend})"
-        measured.append(f"{arm.name} is worth {_worth(arm.multiplier, arm.interval)}{gap}")
-        extrapolated.append(f"{arm.name} {_worth(arm.farther, arm.farther_interval)}")
-    if len(others) > MAX_NAMED:
-        measured.append(f"and {len(others) - MAX_NAMED} more arms")
-    text = (
-        f"At the largest rung ({last:.3g} FLOPs), in the compute of {row.baseline}: {'; '.join(measured)}. "
-        f"Extrapolated to {row.farther:g} times that: {', '.join(extrapolated)}."
-    )
+    sentences = []
+    told = [arm for arm in others if arm.withheld is None]
+    if told:
+        last = max(arm.compute[-1] for arm in row.arms)
+        parts = []
+        for arm in told[:MAX_NAMED]:
+            gap = "" if arm.trend is None else f" (the gap {arm.trend})"
+            parts.append(f"{arm.name} is worth {_worth(arm.multiplier, arm.interval)}{gap}")
+        if len(told) > MAX_NAMED:
+            parts.append(f"and {len(told) - MAX_NAMED} more arms")
+        sentences.append(
+            f"At the largest rung ({last:.3g} FLOPs), in the compute of {row.baseline}: {'; '.join(parts)}."
+        )
+    farther = [arm for arm in told[:MAX_NAMED] if arm.farther_withheld is None]
+    if farther:
+        worths = ", ".join(f"{arm.name} {_worth(arm.farther, arm.farther_interval)}" for arm in farther)
+        sentences.append(f"Extrapolated to {row.farther:g} times that: {worths}.")
+    sentences += _withheld(row, others)
     if row.unfitted:
         errors = {misfit.name: misfit.worst for misfit in row.unfitted}
-        text += f" {no_law(errors)}."
-    return text
+        sentences.append(f"{no_law(errors)}.")
+    return " ".join(sentences)
+
+
+def _withheld(row: LadderRow, others: Sequence[LadderArmRow]) -> Iterator[str]:
+    """Yield which multipliers are withheld, and why."""
+    base = next(arm for arm in row.arms if arm.name == row.baseline)
+    if base.withheld is not None:
+        yield f"No compute multipliers are given: of {base.name}, the baseline, {base.withheld}."
+        return
+    near = [f"{arm.name} ({arm.withheld})" for arm in others if arm.withheld is not None]
+    if near:
+        yield f"No compute multiplier is given for {', '.join(near)}."
+    far = [f"{arm.name} ({arm.farther_withheld})" for arm in others if arm.withheld is None and arm.farther_withheld]
+    if far:
+        yield f"Not extrapolated: {', '.join(far)}."
 
 
 def _worth(times: float | None, interval: Limits | None) -> str:
@@ -173,4 +193,7 @@ def _arm(fit: ArmLadder) -> LadderArmRow:
         farther=fit.farther,
         farther_interval=fit.farther_interval,
         trend=fit.trend,
+        held_out_interval=fit.held_out_interval,
+        withheld=fit.withheld,
+        farther_withheld=fit.farther_withheld,
     )

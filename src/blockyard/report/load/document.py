@@ -233,7 +233,7 @@ class LadderArmRow:
     """The ladder of an arm, see `stats.ladder.ArmLadder`.
 
     floor, scale, power: of the law; worst: the largest relative error of a rung
-    held_out: the relative error of the largest rung by the law of the others
+    held_out, held_out_interval: the relative error of the largest rung by the law of the others
     """
 
     name: str
@@ -249,6 +249,9 @@ class LadderArmRow:
     farther: float | None
     farther_interval: Limits | None
     trend: str | None
+    held_out_interval: Limits | None = None
+    withheld: str | None = None
+    farther_withheld: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,10 +29,12 @@ function drawLadder(body) {
   const ends = ([low, high]) => `[${fixed(low, 2)}, ${known(high) ? fixed(high, 2) : "any"}]`;
   // Without a number the loss of the arm is below what the baseline's law can reach.
   const times = (value, pair) => (known(value) ? [`×${short(value)}`, pair && known(pair[0]) ? h("small", {}, ` ${ends(pair)}`) : null] : "beyond any compute");
+  const withheld = (reason) => ["withheld", h("small", {}, `: ${reason}`)];
   body.append(grid(`What each arm is worth in compute, against ${baseline}`,
     ["arm", "compute multiplier", "gap", `at ${farther} times the compute (extrapolated)`, "power a", "largest rung, predicted from the others"],
-    [...arms.map((arm) => [arm.name, arm.name === baseline ? "baseline" : times(arm.multiplier, arm.interval), arm.trend || "", arm.name === baseline ? "" : times(arm.farther, arm.farther_interval),
-      short(arm.power), `${change(100 * arm.held_out, 1)} %`]), ...unfitted.map((arm) => [arm.name, `no law fits (largest error ${short(100 * arm.worst)} %)`, "", "", "", ""])], [1, 3, 4, 5]),
+    [...arms.map((arm) => [arm.name, arm.name === baseline ? "baseline" : arm.withheld ? withheld(arm.withheld) : times(arm.multiplier, arm.interval), arm.trend || "",
+      arm.name === baseline || arm.withheld ? "" : arm.farther_withheld ? withheld(arm.farther_withheld) : times(arm.farther, arm.farther_interval),
+      short(arm.power), [`${change(100 * arm.held_out, 1)} %`, arm.held_out_interval ? h("small", {}, ` [${arm.held_out_interval.map((end) => change(100 * end, 1)).join(", ")}]`) : null]]), ...unfitted.map((arm) => [arm.name, `no law fits (largest error ${short(100 * arm.worst)} %)`, "", "", "", ""])], [1, 3, 4, 5]),
   figure("ladder", {
     chart: h("div", {}, keys, chart.root),
     caption: `Means of each rung${factor === "rung" ? "" : ` of ${factor}`} (markers) and the law L = E + A / C^a of each arm, with ${data.ladder.floors === "own" ? "an E each" : "one E for all"}. Right of the dotted line the laws are extrapolated. ${unfitted.length ? "No law fits markers without a line. " : ""}` +

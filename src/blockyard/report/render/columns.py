@@ -125,11 +125,18 @@ def ladders(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
     header = ["ladder", "compute multiplier", "gap", extrapolated, "power", "held-out rung"]
     rows = []
     for arm in ladder.arms:
-        near = _times(arm.multiplier, arm.interval)
-        far = _times(arm.farther, arm.farther_interval)
+        near = far = "withheld"
+        if arm.withheld is None:
+            near = _times(arm.multiplier, arm.interval)
+        if arm.farther_withheld is None:
+            far = _times(arm.farther, arm.farther_interval)
         if arm.name == ladder.baseline:
             near, far = "baseline", ""
-        rows.append([arm.name, near, arm.trend or "", far, f"{arm.power:.3f}", f"{100 * arm.held_out:+.1f} %"])
+        held_out = f"{100 * arm.held_out:+.1f} %"
+        if arm.held_out_interval is not None:
+            low, high = arm.held_out_interval
+            held_out += f" ({100 * low:+.1f} to {100 * high:+.1f})"
+        rows.append([arm.name, near, arm.trend or "", far, f"{arm.power:.3f}", held_out])
     rows += [[misfit.name, "no law fits", "", "", "", ""] for misfit in ladder.unfitted]
     return header, rows
 

@@ -2,13 +2,17 @@
 
 A text has a score per token or byte, and sequences of one text are not independent. The units are therefore documents
 of different lengths, and the mean is a ratio. With the sum g of a document and its count c, the values of a run are
+the pseudo-values of the jackknife, moved so that their mean is the ratio:
 
-    u_d = g_d / mean(c) - R (c_d / mean(c) - 1)        R = sum(g) / sum(c)
+    u_d = R + p_d - mean(p)        p_d = (D - 1) (R - R_d)        R = sum(g) / sum(c)
 
-Their mean is R, and their variance is the linearised variance of the ratio.
+where R_d is the ratio without document d. The variance of R is that of their mean. The linearised variance of a ratio
+is too small for few documents of unequal lengths, and so is Student's t with D - 1 degrees of freedom: as long texts
+weigh most, `effective_size` counts fewer.
 
-Source: Cochran 1977, Sampling Techniques, sec. 6.4 (the ratio estimate) and 9A (clusters of unequal size); Miller 2024
-(arXiv 2411.00640), sec. 2.2, for clustered questions. Coverage: by simulation.
+Source: Cochran 1977, Sampling Techniques, sec. 6.4 (the ratio estimate) and 9A (clusters of unequal size); Efron and
+Stein 1981, The Jackknife Estimate of Variance; Kish 1965, Survey Sampling (the effective size); Miller 2024
+(arXiv 2411.00640), sec. 2.2, for clustered questions. Coverage: by simulation, benchmarks/texts.py.
 """
 
 from __future__ import annotations
@@ -81,10 +85,24 @@ def gaps(first: dict[int, RunScores], second: dict[int, RunScores]) -> np.ndarra
     return _as_ratio(np.stack(differences), counts[0])
 
 
+def effective_size(scores: dict[int, RunScores]) -> float | None:
+    """Return how many documents of one length say as much as those of the runs do; None where samples weigh alike."""
+    for run in scores.values():
+        if run.count is not None:
+            return float(run.count.sum() ** 2 / (run.count**2).sum())
+    return None
+
+
 def _as_ratio(sums: np.ndarray, count: np.ndarray) -> np.ndarray:
     """Return values (S, E) with the mean and the variance of the ratio of the sums (S, E) to the counts (E,)."""
-    share = count / count.mean()
-    return sums / count.mean() - (sums.sum() / (len(sums) * count.sum())) * (share - 1)
+    documents = len(count)
+    total = sums.sum(1, keepdims=True)
+    ratio = total / count.sum()  # (S, 1)
+    if documents == 1:
+        return ratio
+    without = (total - sums) / (count.sum() - count)
+    pseudo = (documents - 1) * (ratio - without)
+    return ratio + pseudo - pseudo.mean(1, keepdims=True)
 
 
 def _scores(run: LoadedRun, metric: str) -> RunScores:

@@ -40,10 +40,11 @@ def mean_squares(gaps: np.ndarray) -> tuple[float, float, float]:
     )
 
 
-def crossed_difference(gaps: np.ndarray, over: str) -> Difference:
+def crossed_difference(gaps: np.ndarray, over: str, effective: float | None = None) -> Difference:
     """Return the mean of differences (S, E), with its t test and 95 % interval.
 
     over: "seeds", "samples" or "both"
+    effective: the number of samples of one weight that say as much, for the degrees of freedom; default E
     """
     from scipy import stats
 
@@ -52,15 +53,17 @@ def crossed_difference(gaps: np.ndarray, over: str) -> Difference:
     if mean is None or seeds < 2 or samples < 2:
         return Difference(seeds, mean, over=over)
     of_seeds, of_samples, of_rest = mean_squares(gaps)
+    free_seeds = seeds - 1.0
+    free_samples = (samples if effective is None else effective) - 1.0
     if over == "both":
         both = of_seeds + of_samples - of_rest
-        parts = of_seeds**2 / (seeds - 1) + of_samples**2 / (samples - 1)
-        parts += of_rest**2 / ((seeds - 1) * (samples - 1))
+        parts = of_seeds**2 / free_seeds + of_samples**2 / free_samples
+        parts += of_rest**2 / (free_seeds * free_samples)
         square, free = max(
-            (both, both**2 / parts if parts else 1.0), (of_seeds, seeds - 1.0), (of_samples, samples - 1.0)
+            (both, both**2 / parts if parts else 1.0), (of_seeds, free_seeds), (of_samples, free_samples)
         )
     else:
-        square, free = (of_seeds, seeds - 1.0) if over == "seeds" else (of_samples, samples - 1.0)
+        square, free = (of_seeds, free_seeds) if over == "seeds" else (of_samples, free_samples)
     error = math.sqrt(square / (seeds * samples))
     if error <= ROUNDING * float(abs(gaps).max()):
         return Difference(seeds, mean, over=over, permutation_p=1.0 if mean == 0 else None)

@@ -7,9 +7,17 @@ arms, which are trained on the same data, or with an E for each arm (`floors`). 
 how many times the compute the baseline needs for the loss that the arm has at C. Its interval is Student's, on the log
 scale, from a bootstrap over seeds, which are drawn for all rungs and arms together.
 
+A multiplier is withheld where the laws of the arm and the baseline are in doubt:
+    the law of the other rungs misses the largest one by more than the interval of that error
+    a power is above `STEEPEST`. Losses have fallen with compute to the power of 0.05 (Kaplan et al. 2020) to 0.15
+        (Hoffmann et al. 2022: 0.34 and 0.28 in parameters and tokens). In theory they fall at most with 1 / tokens
+        and 1 / width (Bahri et al. 2021), and no faster than C^-1/2
+    its interval says little: the upper end is more than `WIDEST` times the lower one
+
 Source: Hoffmann et al. 2022, Training Compute-Optimal Large Language Models (arXiv 2203.15556), approach 3 and
-appendix D.3; Huber 1964; Efron 1979 (bootstrap); Hesterberg 2015, What Teachers Should Know About the
-    Bootstrap, sec. 4.3, for its bias of few samples (arXiv 1411.5279).
+appendix D.3; Kaplan et al. 2020, Scaling Laws for Neural Language Models (arXiv 2001.08361); Bahri et al. 2021,
+Explaining Neural Scaling Laws (arXiv 2102.06701); Huber 1964; Efron 1979 (bootstrap); Hesterberg 2015, What Teachers
+Should Know About the Bootstrap, sec. 4.3, for its bias of few samples (arXiv 1411.5279).
 """
 
 from __future__ import annotations
@@ -31,6 +39,8 @@ SEEDS = 3  # the fewest for intervals
 RESAMPLES = 100
 BAD_FIT = 0.05  # largest relative error of a rung in a law that is reported, unless its mean is not known that well
 FARTHER = 10.0  # times the largest rung: the extrapolation
+STEEPEST = 0.5  # power of a law
+WIDEST = 100.0  # upper over lower end of a multiplier's interval
 _HUBER = 1e-2  # of log L
 _LARGEST = 700.0  # the exponential of more overflows
 _MOST = math.log(1e9)  # a larger multiplier stands for a loss that the baseline's law never reaches
@@ -67,7 +77,9 @@ class ArmLadder:
 
     rungs: (mean compute, mean loss); worst: the largest relative error of a rung
     held_out: (predicted, measured) loss of the largest rung, by the law of the others
+    held_out_interval: of predicted / measured - 1
     multiplier, farther: at the largest rung, and at ten times its compute; None for the baseline
+    withheld, farther_withheld: why there is none; `withheld` of the baseline holds for all arms
     trend: whether the multiplier is farther from 1 at the largest rung than at the smallest one. The gap in loss
         closes as both arms come near the floor, also where the multiplier stays
     """
@@ -77,10 +89,13 @@ class ArmLadder:
     law: Law
     worst: float
     held_out: tuple[float, float]
+    held_out_interval: tuple[float, float] | None = None
     multiplier: float | None = None
     interval: tuple[float, float] | None = None
     farther: float | None = None
     farther_interval: tuple[float, float] | None = None
+    withheld: str | None = None
+    farther_withheld: str | None = None
     trend: Trend | None = None
 
 
@@ -117,6 +132,7 @@ def fit(
         return fitted
     import numpy as np
     from scipy import optimize
+    from scipy.special import expit
 
     if any(len({compute for compute, _ in curve}) < RUNGS - 1 for curve in curves):
         raise ValueError(f"a law needs {RUNGS - 1} rungs or more")
@@ -126,16 +142,28 @@ def fit(
     logs = [np.log(np.asarray(curve, dtype=float)) for curve in curves]  # (points, 2) each
     least = min(float(curve[:, 1].min()) for curve in logs)
 
+    # The unknowns: log E, then log A (at the middle) and log a of each curve.
+    def reducible(x: np.ndarray, number: int) -> np.ndarray:
+        """Return log(A C^-a) at the points of a curve."""
+        return x[1 + 2 * number] - np.exp(x[2 + 2 * number]) * (logs[number][:, 0] - math.log(middle))
+
     def residuals(x: np.ndarray) -> np.ndarray:
-        parts = []
-        for number, curve in enumerate(logs):
-            scale = x[1 + 2 * number]
-            power = np.exp(x[2 + 2 * number])
-            # log(E + A C^-a) without the overflow of its terms
-            parts.append(np.logaddexp(x[0], scale - power * (curve[:, 0] - math.log(middle))) - curve[:, 1])
+        # log(E + A C^-a) without the overflow of its terms
+        parts = [np.logaddexp(x[0], reducible(x, number)) - curve[:, 1] for number, curve in enumerate(logs)]
         return np.concatenate(parts)
 
-    # The unknowns: log E, then log A (at the middle) and log a of each curve.
+    def slopes(x: np.ndarray) -> np.ndarray:
+        """Return the derivatives of the residuals (points, unknowns)."""
+        parts = []
+        for number, curve in enumerate(logs):
+            share = expit(reducible(x, number) - x[0])  # of A C^-a in the loss
+            part = np.zeros((len(curve), len(x)))
+            part[:, 0] = 1 - share
+            part[:, 1 + 2 * number] = share
+            part[:, 2 + 2 * number] = -share * np.exp(x[2 + 2 * number]) * (curve[:, 0] - math.log(middle))
+            parts.append(part)
+        return np.concatenate(parts)
+
     starts: list[list[float]] = []
     if start is not None:
         first = [math.log(max(start[0].floor, 1e-12))]
@@ -155,7 +183,10 @@ def fit(
     for first in starts:
         # The solver refuses a start beyond the bounds.
         inside = np.clip(first, np.add(low, 1e-9), np.subtract(high, 1e-9))
-        solutions.append(optimize.least_squares(residuals, inside, bounds=(low, high), loss="huber", f_scale=_HUBER))
+        solution = optimize.least_squares(
+            residuals, inside, jac=slopes, bounds=(low, high), loss="huber", f_scale=_HUBER
+        )
+        solutions.append(solution)
     best = min(solutions, key=lambda solution: float(solution.cost)).x
     laws = []
     for number in range(len(logs)):
@@ -193,21 +224,52 @@ def ladder(arms: Mapping[str, Points], baseline: str, floors: Floors = "shared")
         if name == baseline or names == [baseline]:
             raise UserError(f"ladder: {no_law({name: misfits[name]})}")
     short = fit([_curve(arms[name], leave=1) for name in names], floors=floors)
-    kept = {name: arms[name] for name in names}
-    drawn = _bootstrap(kept, laws, floors)
-    seeds = len(set.intersection(*(set(points) for points in kept.values())))
-    base = names.index(baseline)
-    result = []
+    samples = _samples([arms[name] for name in names])
+    drawn = [fit([_curve(points) for points in sample], floors=floors, start=laws) for sample in samples]
+    drawn_short = [
+        fit([_curve(points, leave=1) for points in sample], floors=floors, start=short) for sample in samples
+    ]
+    seeds = len(set.intersection(*(set(arms[name]) for name in names)))
+    fitted: list[ArmLadder] = []
     for number, name in enumerate(names):
         law = laws[number]
         rungs = means[number]
         worst = max(abs(law.loss(compute) / loss - 1) for compute, loss in rungs)
         largest, measured = rungs[-1]
-        arm = ArmLadder(name, tuple(rungs), law, worst, held_out=(short[number].loss(largest), measured))
+        predicted = short[number].loss(largest)
+        errors = []
+        for sample, others in zip(samples, drawn_short, strict=True):
+            _, mean = _means(sample[number])[-1]
+            errors.append(math.log(others[number].loss(largest) / mean))
+        limits = _times_of(_interval(math.log(predicted / measured), errors, seeds))
+        interval = None if limits is None else (limits[0] - 1, limits[1] - 1)
+        fitted.append(ArmLadder(name, tuple(rungs), law, worst, (predicted, measured), held_out_interval=interval))
+    fitted = [replace(arm, withheld=_doubt(arm)) for arm in fitted]
+    base = names.index(baseline)
+    result = []
+    for number, arm in enumerate(fitted):
         if number != base:
-            arm = _against(arm, number, base, laws, drawn, seeds)
+            arm = _against(arm, fitted[base], [(law[number], law[base]) for law in (laws, *drawn)], seeds)
         result.append(arm)
     return Ladders(result, unfitted)
+
+
+def _doubt(arm: ArmLadder) -> str | None:
+    """Return why the law of an arm tells no multiplier; None where it does."""
+    predicted, measured = arm.held_out
+    missed = predicted / measured - 1
+    if arm.held_out_interval is None:
+        is_missed = abs(missed) > BAD_FIT
+        by = f"{100 * missed:+.2g} %"
+    else:
+        low, high = arm.held_out_interval
+        is_missed = not low <= 0 <= high
+        by = f"{100 * missed:+.2g} % ({100 * low:+.2g} to {100 * high:+.2g} %)"
+    if is_missed:
+        return f"the law of the other rungs misses the largest one by {by}"
+    if arm.law.power > STEEPEST:
+        return f"the power {arm.law.power:.2f} is beyond any known law (at most {STEEPEST:g})"
+    return None
 
 
 def _misfit(points: Points, law: Law) -> float:
@@ -242,15 +304,20 @@ def multiplier(law: Law, base: Law, compute: float) -> float:
 
 def _against(
     arm: ArmLadder,
-    number: int,
-    base: int,
-    laws: Sequence[Law],
-    drawn: Sequence[Sequence[Law]],
+    base: ArmLadder,
+    pairs: Sequence[tuple[Law, Law]],
     seeds: int,
 ) -> ArmLadder:
+    """Return an arm with its multipliers. pairs: its law and that of the baseline, then those of every resample"""
+    doubt = arm.withheld
+    if base.withheld is not None:
+        doubt = f"of {base.name}, {base.withheld}"
+    if doubt is not None:
+        return replace(arm, withheld=doubt, farther_withheld=doubt)
+
     def at(compute: float) -> tuple[float, list[float]]:
         """Return the log of the multiplier, and its values over the draws."""
-        point, *others = [_log(multiplier(fitted[number], fitted[base], compute)) for fitted in (laws, *drawn)]
+        point, *others = [_log(multiplier(law, base_law, compute)) for law, base_law in pairs]
         return point, others
 
     smallest, _ = arm.rungs[0]
@@ -258,6 +325,11 @@ def _against(
     first, first_draws = at(smallest)
     near, near_draws = at(largest)
     far, far_draws = at(FARTHER * largest)
+    near_interval = _interval(near, near_draws, seeds)
+    far_interval = _interval(far, far_draws, seeds)
+    doubt = _wide(near_interval)
+    if doubt is not None:
+        return replace(arm, withheld=doubt, farther_withheld=doubt)
     # In logs, a worth of a half is as far from 1 as a worth of two.
     growth = [abs(last) - abs(start) for start, last in zip(first_draws, near_draws, strict=True)]
     change = _interval(abs(near) - abs(first), growth, seeds)
@@ -268,14 +340,19 @@ def _against(
             trend = "grows"
         elif change[1] < 0:
             trend = "closes"
-    return replace(
-        arm,
-        multiplier=_times(near),
-        interval=_times_of(_interval(near, near_draws, seeds)),
-        farther=_times(far),
-        farther_interval=_times_of(_interval(far, far_draws, seeds)),
-        trend=trend,
-    )
+    arm = replace(arm, multiplier=_times(near), interval=_times_of(near_interval), trend=trend)
+    doubt = _wide(far_interval)
+    if doubt is not None:
+        return replace(arm, farther_withheld=doubt)
+    return replace(arm, farther=_times(far), farther_interval=_times_of(far_interval))
+
+
+def _wide(logs: tuple[float, float] | None) -> str | None:
+    """Return why an interval of the log of a multiplier says too little; None where it says enough."""
+    if logs is None or logs[1] - logs[0] <= math.log(WIDEST):
+        return None
+    low, high = _times(logs[0]), _times(logs[1])
+    return f"the interval, {low:.2g} to {high:.2g} times, spans more than two orders of magnitude"
 
 
 def _log(times: float) -> float:
@@ -334,19 +411,16 @@ def _means(points: Points) -> list[tuple[float, float]]:
     return means
 
 
-def _bootstrap(arms: Mapping[str, Points], laws: Sequence[Law], floors: Floors) -> list[list[Law]]:
-    """Return the laws of seeds drawn with replacement, the same seeds for all arms; none for too few seeds."""
+def _samples(arms: Sequence[Points]) -> list[list[Points]]:
+    """Return the points of seeds drawn with replacement, the same seeds for all arms; none for too few seeds."""
     import numpy as np
 
-    common = sorted(set.intersection(*(set(points) for points in arms.values())))
+    common = sorted(set.intersection(*(set(points) for points in arms)))
     if len(common) < SEEDS:
         return []
     draw = np.random.default_rng(0)
-    resampled = []
+    samples = []
     for _ in range(RESAMPLES):
         seeds = [common[index] for index in draw.integers(len(common), size=len(common))]
-        curves = []
-        for points in arms.values():
-            curves.append(list(itertools.chain.from_iterable(points[seed] for seed in seeds)))
-        resampled.append(fit(curves, floors=floors, start=laws))
-    return resampled
+        samples.append([dict(enumerate(points[seed] for seed in seeds)) for points in arms])
+    return samples
