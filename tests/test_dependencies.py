@@ -37,7 +37,7 @@ def distributions(module: str, installed: dict[str, list[str]]) -> set[str]:
 
 
 def test_every_import_is_declared_and_every_dependency_imported() -> None:
-    installed = {module: list(found) for module, found in metadata.packages_distributions().items()}
+    installed = {module: list(names) for module, names in metadata.packages_distributions().items()}
     modules = {name for path in (ROOT / "src").rglob("*.py") for name in imported(path)}
     modules -= {*sys.stdlib_module_names, PROJECT["name"]}
     required = names(PROJECT["dependencies"])

@@ -78,8 +78,8 @@ def test_every_pattern_is_linear() -> None:
 
 
 def test_exceptions_are_those_of_the_project() -> None:
-    made = {(place.where.partition(":")[0], place.method) for place in PLACES if place.text is None}
-    assert made == MADE.keys()
+    exceptions = {(place.where.partition(":")[0], place.method) for place in PLACES if place.text is None}
+    assert exceptions == MADE.keys()
     assert BOUNDED.keys() <= {place.text for place in PLACES}
 
 

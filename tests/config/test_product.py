@@ -100,9 +100,9 @@ def test_a_model_that_reads_padding_is_caught(row: dict[str, str], lost: str, mo
 @pytest.mark.parametrize("step", [24, pytest.param(1, marks=pytest.mark.full)])
 def test_pairs_that_cannot_work_are_refused(step: int) -> None:
     """Every 24th of these pairs, in the full suite all of them."""
-    rows = refused_cover(step)
-    assert len(rows) > 10
-    assert [row for row in rows if run_or_refuse(row) != "refused"] == []
+    configs = refused_cover(step)
+    assert len(configs) > 10
+    assert [row for row in configs if run_or_refuse(row) != "refused"] == []
 
 
 @GROUP

@@ -51,14 +51,14 @@ def table_of_edits(text: Sequence[str], reference: Sequence[str]) -> tuple[int, 
     table = {(0, 0): (0, 0)}
     for i in range(len(text) + 1):
         for j in range(len(reference) + 1):
-            ways = [table[0, 0]] if i == j == 0 else []
+            edits = [table[0, 0]] if i == j == 0 else []
             if i:
-                ways.append((table[i - 1, j][0] + 1, table[i - 1, j][1] + 1))
+                edits.append((table[i - 1, j][0] + 1, table[i - 1, j][1] + 1))
             if j:
-                ways.append((table[i, j - 1][0] + 1, table[i, j - 1][1]))
+                edits.append((table[i, j - 1][0] + 1, table[i, j - 1][1]))
             if i and j:
-                ways.append((table[i - 1, j - 1][0] + (text[i - 1] != reference[j - 1]), table[i - 1, j - 1][1]))
-            table[i, j] = min(ways)
+                edits.append((table[i - 1, j - 1][0] + (text[i - 1] != reference[j - 1]), table[i - 1, j - 1][1]))
+            table[i, j] = min(edits)
     return table[len(text), len(reference)]
 
 

@@ -41,23 +41,23 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     return drawn
 
 
-def window(channels: int, *, known: bool) -> WindowForecast:
+def window(channels: int, *, has_truth: bool) -> WindowForecast:
     """A forecast of 2 steps after a history of 9, with a band of 1 to both sides."""
     ahead = torch.zeros(2, channels)
     names = tuple(f"channel {number}" for number in range(channels))
-    true = torch.full((2, channels), 0.5) if known else None
+    true = torch.full((2, channels), 0.5) if has_truth else None
     return WindowForecast(names, torch.ones(9, channels), ahead, ahead - 1, ahead + 1, true, 0.9, 5, 0.8)
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_a_forecast_has_a_panel_for_each_channel(known: bool, figures: list[Figure], tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_truth", [True, False])
+def test_a_forecast_has_a_panel_for_each_channel(has_truth: bool, figures: list[Figure], tmp_path: Path) -> None:
     loaded: Any = SimpleNamespace(folder=RUN, weights="best.ckpt")
-    paths = forecast.draw(loaded, window(9, known=known), "x.csv", tmp_path / "forecast-x.csv")
+    paths = forecast.draw(loaded, window(9, has_truth=has_truth), "x.csv", tmp_path / "forecast-x.csv")
     assert [path.name for path in paths] == ["forecast-x.png", "forecast-x_2.png"]
     assert figures[0].get_suptitle() == "a_run, best.ckpt: x.csv"
     first, *_, last = [axes for figure in figures for axes in figure.axes]
     lines = {str(line.get_label()): line for line in first.lines if not str(line.get_label()).startswith("_")}
-    assert set(lines) == ({"history", "forecast", "true"} if known else {"history", "forecast"})
+    assert set(lines) == ({"history", "forecast", "true"} if has_truth else {"history", "forecast"})
     assert list(lines["history"].get_xdata()) == [-5, -4, -3, -2, -1, 0]  # three times the horizon
     assert list(lines["forecast"].get_xdata()) == [1, 2]
     assert first.collections[0].get_label() == "band 90%"

@@ -119,7 +119,7 @@ def test_a_contrast_of_the_wrong_sign_would_be_seen(monkeypatch: pytest.MonkeyPa
 
 def test_the_answer_names_significant_interactions() -> None:
     tests = [(["norm", "warmup"], 32.2, 0.001), (["norm", "rate"], 1.2, 0.4), (["warmup", "rate"], None, None)]
-    rows = [InteractionRow(factors=pair, F=f, p=p, holm_p=p, cells=[], levels=[]) for pair, f, p in tests]
-    text = answer([], None, "test/loss", None, EffectsRow(main=[], interactions=rows, formula=""))
+    interactions = [InteractionRow(factors=pair, F=f, p=p, holm_p=p, cells=[], levels=[]) for pair, f, p in tests]
+    text = answer([], None, "test/loss", None, EffectsRow(main=[], interactions=interactions, formula=""))
     assert text.endswith("What norm changes depends on warmup (F = 32.2, corrected p = 0.001).")
     assert "rate" not in text

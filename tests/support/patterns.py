@@ -93,10 +93,10 @@ def javascript_patterns() -> Iterator[Place]:
     for path in sorted(PACKAGE.rglob("*.js")):
         source = path.read_text(encoding="utf-8")
         for number, line in enumerate(source.splitlines(), start=1):
-            for found in (*_JAVASCRIPT.finditer(line), *_JAVASCRIPT_ARGUMENT.finditer(line)):
+            for match in (*_JAVASCRIPT.finditer(line), *_JAVASCRIPT_ARGUMENT.finditer(line)):
                 flags = {"i": re.I, "m": re.M, "s": re.S}
-                given = int(sum(flags.get(flag, 0) for flag in found[2]))
-                yield Place(f"{path.relative_to(PACKAGE)}:{number}", "search", found[1], given)
+                pattern_flags = int(sum(flags.get(flag, 0) for flag in match[2]))
+                yield Place(f"{path.relative_to(PACKAGE)}:{number}", "search", match[1], pattern_flags)
 
 
 # Texts that take long.
@@ -108,23 +108,23 @@ def texts(pattern: Any, flags: int, length: int = LENGTH) -> Iterator[Any]:
     items = list(parser.parse(pattern, flags))
     if not any(map(_repeats, items)):
         return
-    for before, piece in _pieces(items):
-        if (before, piece) in yielded:
+    for before, repeated in _repeated_parts(items):
+        if (before, repeated) in yielded:
             continue
-        yielded.add((before, piece))
+        yielded.add((before, repeated))
         for end in ("", "\x00"):
-            text = before + piece * (length // len(piece)) + end
+            text = before + repeated * (length // len(repeated)) + end
             yield text.encode("latin-1", "replace") if isinstance(pattern, bytes) else text
 
 
-def _pieces(items: list[Any], before: str = "") -> Iterator[tuple[str, str]]:
+def _repeated_parts(items: list[Any], before: str = "") -> Iterator[tuple[str, str]]:
     """Yield pairs of a text that stands once and one that is repeated behind it."""
     samples = _samples_of(items)
     for start in range(len(samples)):
         for end in range(start + 1, min(len(samples), start + 5) + 1):
-            if piece := "".join(samples[start:end]):
-                yield "", piece
-                yield before + "".join(samples[:start]), piece
+            if repeated := "".join(samples[start:end]):
+                yield "", repeated
+                yield before + "".join(samples[:start]), repeated
     lead = before
     for kind, value in items:
         if kind in (sre.MAX_REPEAT, sre.MIN_REPEAT) and len(value[2]) == 1:
@@ -132,7 +132,7 @@ def _pieces(items: list[Any], before: str = "") -> Iterator[tuple[str, str]]:
             yield from ((lead, "a" + each) for each in admitted if admitted[0] == "a")
         for inner in _inner(kind, value):
             if any(_repeats(item) for item in inner) or kind is not sre.BRANCH:
-                yield from _pieces(list(inner), lead)
+                yield from _repeated_parts(list(inner), lead)
         lead += _sample((kind, value))
 
 

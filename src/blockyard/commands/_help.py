@@ -38,7 +38,7 @@ def help_text(name: str) -> str:
 
 def _usage(name: str, function: Function, new: list[Parameter]) -> str:
     """Return the line that shows how a function is called; new: the parameters that no function before it has."""
-    start = f"blockyard {name} {function.word}".rstrip()
+    start = f"blockyard {name} {function.subcommand}".rstrip()
     parts = [parameter.typed for parameter in function.positional]
     if function.rest is not None:
         parts.append(f"[{function.rest.typed} ...]")

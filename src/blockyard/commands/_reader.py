@@ -27,13 +27,13 @@ def read(name: str, arguments: Sequence[str]) -> tuple[Function, list[Any], dict
     functions = functions_of(name)
     flags, config_dirs, texts = Parser(name, functions).read(arguments)
     function, texts = _chosen(name, functions, texts)
-    title = f"{name} {function.word}".strip()
+    title = f"{name} {function.subcommand}".strip()
     for flag in flags:
         if flag not in [parameter.name for parameter in function.flags]:
             calls = []
             for other in functions:
                 if flag in [parameter.name for parameter in other.flags]:
-                    call = f"blockyard {name} {other.word}".rstrip()
+                    call = f"blockyard {name} {other.subcommand}".rstrip()
                     calls.append(f"`{call}`")
             raise UserError(f"--{flag.removesuffix('_').replace('_', '-')} is for {' and '.join(calls)}")
     keyed, texts = _taken(function, texts)
@@ -67,22 +67,22 @@ def read(name: str, arguments: Sequence[str]) -> tuple[Function, list[Any], dict
 
 
 def _chosen(name: str, functions: list[Function], texts: list[str]) -> tuple[Function, list[str]]:
-    """Return the function that a word or a key chooses, and the arguments without the word."""
-    by_word = {function.word: function for function in functions if function.word}
-    if by_word:
+    """Return the function that a subcommand or a key chooses, and the arguments without the subcommand."""
+    subcommands = {function.subcommand: function for function in functions if function.subcommand}
+    if subcommands:
         default = functions[0]
         candidates = [text for text in texts if "=" not in text]
-        if not default.word:  # only the first argument can be a word; later ones are the default function's
+        if not default.subcommand:  # only the first argument can be one; later ones are the default function's
             candidates = texts[:1]
-        if candidates and candidates[0] in by_word:
-            place = texts.index(candidates[0])
-            return by_word[candidates[0]], texts[:place] + texts[place + 1 :]
-        if not default.word:
+        if candidates and candidates[0] in subcommands:
+            index = texts.index(candidates[0])
+            return subcommands[candidates[0]], texts[:index] + texts[index + 1 :]
+        if not default.subcommand:
             return default, texts
         problem = ""
         if candidates:
             problem = f", not {' '.join(candidates)}"
-        raise UserError(f"{name} needs what to do: {' or '.join(by_word)}{problem}")
+        raise UserError(f"{name} needs what to do: {' or '.join(subcommands)}{problem}")
     chosen = []
     for function in functions[1:]:
         values = [text.partition("=")[2] for text in texts if text.startswith(f"{function.key}=")]
@@ -91,8 +91,8 @@ def _chosen(name: str, functions: list[Function], texts: list[str]) -> tuple[Fun
         elif values:
             chosen.append(function)
     if len(chosen) > 1:
-        asked = " and ".join(function.chosen_by for function in chosen)
-        raise UserError(f"{asked} exclude each other; leave all but one out")
+        keys = " and ".join(function.chosen_by for function in chosen)
+        raise UserError(f"{keys} exclude each other; leave all but one out")
     if chosen:
         return chosen[0], texts
     return functions[0], texts

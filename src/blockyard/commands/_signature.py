@@ -34,25 +34,25 @@ F = TypeVar("F", bound=Callable[..., Any])
 _FUNCTIONS: dict[str, list[Function]] = {}  # by module
 
 
-def command(*, word: str = "", key: str = "") -> Callable[[F], F]:
+def command(*, subcommand: str = "", key: str = "") -> Callable[[F], F]:
     """Make a function a command of its module's name.
 
-    word: the first argument that chooses the function among those of its module
+    subcommand: the first argument that chooses the function among those of its module
     key: the key that chooses it
     """
 
     def register(function: F) -> F:
-        _FUNCTIONS.setdefault(function.__module__, []).append(Function(function, word, key))
+        _FUNCTIONS.setdefault(function.__module__, []).append(Function(function, subcommand, key))
         return function
 
     return register
 
 
 def functions_of(name: str) -> list[Function]:
-    """Return the functions of a command, the one that is chosen without a word or key first."""
+    """Return the functions of a command, the one that is chosen without a subcommand or key first."""
     module = f"blockyard.commands.{MODULES.get(name, name)}"
     importlib.import_module(module)
-    return sorted(_FUNCTIONS[module], key=lambda function: bool(function.word or function.key))
+    return sorted(_FUNCTIONS[module], key=lambda function: bool(function.subcommand or function.key))
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class Function:
     """A function that is a command, or one of the functions of a command."""
 
     call: Callable[..., Any]
-    word: str
+    subcommand: str
     key: str
 
     @cached_property

@@ -59,7 +59,7 @@ def _parts(text: str) -> tuple[str, ...]:
     return parts
 
 
-@command(word="cost")
+@command(subcommand="cost")
 def cost(
     *overrides: Annotated[str, Value("key=value", values=group_overrides, everything="overrides")],
     token_mixer: Annotated[Sequence[str], Value("A,B", names())],
@@ -132,7 +132,7 @@ def cost(
     _write(folder, lambda: [write_csv(measured, folder), draw(measured, title, folder)])
 
 
-@command(word="rates")
+@command(subcommand="rates")
 def rates(
     *overrides: Annotated[str, Value("key=value", values=run_overrides, everything="overrides")],
     parts: Annotated[Sequence[str], Value("top|layers|[A,B]", _parts)] = ("top",),

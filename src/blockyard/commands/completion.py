@@ -77,13 +77,13 @@ def complete(line: str) -> list[str]:
 def _of_command(name: str, before: list[str], typed: str) -> list[str]:
     """Return the candidates for the argument of a command that follows the arguments `before`."""
     functions = functions_of(name)
-    words = [function.word for function in functions if function.word]
+    subcommands = [function.subcommand for function in functions if function.subcommand]
     names = [text for text in before if "=" not in text and not text.startswith("-")]
-    chosen = [function for function in functions if names and function.word == names[0]]
+    chosen = [function for function in functions if names and function.subcommand == names[0]]
     if chosen:
         functions = chosen
         names = names[1:]
-        words = []
+        subcommands = []
     flags = {flag.key: flag for function in functions for flag in function.flags}
     if before and before[-1] in flags and flags[before[-1]].reader is not boolean:
         return _values(flags[before[-1]], before, typed)
@@ -94,7 +94,7 @@ def _of_command(name: str, before: list[str], typed: str) -> list[str]:
         for parameter in function.keywords:
             if equals and parameter.key == key:
                 return [f"{key}={value}" for value in _values(parameter, before, typed)]
-    candidates = [] if names else words
+    candidates = [] if names else subcommands
     for function in functions:
         if len(names) < len(function.positional):
             candidates += _values(function.positional[len(names)], before, typed)

@@ -118,8 +118,8 @@ def _unknown(name: str, choice: str, folders: tuple[Path, ...]) -> str:
         return f"{name}: unknown family{did_you_mean(name, groups)} (families: {', '.join(groups)})"
     meanings = {family: [family] for family in groups}
     for family in groups:
-        for known in catalog.choices(family, folders):
-            meanings.setdefault(known, []).append(f"{family}={known}")
+        for own_choice in catalog.choices(family, folders):
+            meanings.setdefault(own_choice, []).append(f"{family}={own_choice}")
     for place in _option_places(None, folders, []):
         meanings.setdefault(place.name, []).append(place.key)
     hint = ""

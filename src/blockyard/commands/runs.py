@@ -128,7 +128,7 @@ def runs(*conditions: Annotated[str, Value("CONDITION", everything="overrides")]
 def _check_first(conditions: Sequence[str], every: Sequence[RunRecord]) -> None:
     """Raise UserError for a first word that is no action and in the name of no run: `runs list` asks for something."""
     first = conditions[0] if conditions else ""
-    actions = [function.word for function in functions_of("runs") if function.word]
+    actions = [function.subcommand for function in functions_of("runs") if function.subcommand]
     if re.fullmatch(r"[a-z_-]+", first) and not select(every, [parse(first)]):
         raise UserError(
             f"runs {first}: no such action, and no run has {first} in its name{did_you_mean(first, actions)} "
@@ -246,21 +246,21 @@ def _text(value: Any) -> str:
     return text
 
 
-@command(word="tag")
+@command(subcommand="tag")
 def tag(*run_and_tags: RunAndMore, outputs: Outputs = OUTPUTS) -> None:
     """`runs tag` adds tags to a run."""
     run, notes = _noted("tag", run_and_tags, outputs, lambda notes, tags: notes.tagged(tags))
     sys.stdout.write(f"{run.name}: tags {', '.join(notes.tags) or 'none'}\n")
 
 
-@command(word="untag")
+@command(subcommand="untag")
 def untag(*run_and_tags: RunAndMore, outputs: Outputs = OUTPUTS) -> None:
     """`runs untag` takes tags away."""
     run, notes = _noted("untag", run_and_tags, outputs, lambda notes, tags: notes.tagged(remove=tags))
     sys.stdout.write(f"{run.name}: tags {', '.join(notes.tags) or 'none'}\n")
 
 
-@command(word="note")
+@command(subcommand="note")
 def note(*run_and_text: RunAndMore, outputs: Outputs = OUTPUTS) -> None:
     """`runs note` writes a text."""
     run, notes = _noted("note", run_and_text, outputs, lambda notes, texts: replace(notes, note=" ".join(texts)))
@@ -283,7 +283,7 @@ def _noted(
     return run, notes
 
 
-@command(word="rename")
+@command(subcommand="rename")
 def rename_run(
     *run_and_name: Annotated[str, Value("RUN NAME", everything="overrides")], outputs: Outputs = OUTPUTS
 ) -> None:
@@ -308,7 +308,7 @@ def rename_run(
     sys.stdout.write(f"{old} is now {rename(run, new_name).name}\n")
 
 
-@command(word="archive")
+@command(subcommand="archive")
 def archive(  # `--yes` is taken, as by `delete`, though nothing is asked
     *names: RunNames,
     yes: Flag[bool] = False,  # noqa: ARG001
@@ -318,7 +318,7 @@ def archive(  # `--yes` is taken, as by `delete`, though nothing is asked
     _archive("archive", names, outputs)
 
 
-@command(word="unarchive")
+@command(subcommand="unarchive")
 def unarchive(
     *names: RunNames,
     yes: Flag[bool] = False,  # noqa: ARG001
@@ -339,7 +339,7 @@ def _archive(action: str, names: Sequence[str], outputs: str) -> None:
         sys.stdout.write(f"{run.name}: {action}d\n")
 
 
-@command(word="delete")
+@command(subcommand="delete")
 def delete_runs(*names: RunNames, yes: Flag[bool] = False, outputs: Outputs = OUTPUTS) -> None:
     """A deleted run is gone; cells of a sweep that used it are trained again when the sweep is run.
 

@@ -95,8 +95,8 @@ def absent(name: str, family: str = "") -> str | None:
     """
     if _plain(name) in COMPOSED:
         return f"{name} is {COMPOSED[_plain(name)]}"
-    related = [choice for choice, known in _all_choices() if _plain(name) in known.related]
-    related = sorted(related, key=lambda choice: not choice.startswith(f"{family}="))
+    related = [key for key, choice in _all_choices() if _plain(name) in choice.related]
+    related = sorted(related, key=lambda key: not key.startswith(f"{family}="))
     if not related:
         return None
     return f"blockyard has no {name} (related, not the same: {', '.join(related)})"
@@ -115,8 +115,8 @@ def family_for(name: str) -> str | None:
 
 def choices_for(name: str, family: str | None = None) -> list[str]:
     """Return the choices, `family=choice`, that have this name elsewhere; of one family, if one is given."""
-    matches = [choice for choice, known in _all_choices() if _plain(name) in known.aliases]
-    return [choice for choice in matches if family is None or choice.startswith(f"{family}=")]
+    matches = [key for key, choice in _all_choices() if _plain(name) in choice.aliases]
+    return [key for key in matches if family is None or key.startswith(f"{family}=")]
 
 
 def options_for(name: str, family: str | None = None) -> list[str]:

@@ -51,12 +51,12 @@ class LongAgreement(SyntheticTask):
     def vocabulary_words(self) -> list[str]:
         """The word of each token id."""
         # The singular before the plural, so that a form is 2 * word + number.
-        words = list(WORDS)
+        forms = list(WORDS)
         for noun in NOUNS:
-            words += [noun, f"{noun}s"]
+            forms += [noun, f"{noun}s"]
         for verb in VERBS:
-            words += [f"{verb}s", verb]
-        return words
+            forms += [f"{verb}s", verb]
+        return forms
 
     def token_name(self, token_id: int) -> str:
         """Return the word."""

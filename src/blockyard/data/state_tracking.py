@@ -155,5 +155,5 @@ def products_of(group: str) -> Tensor:
     elements = torch.tensor(permutations_of(group))  # (G, places)
     composed = elements[:, elements]  # (G, G, places): (g o h)(i) = g(h(i))
     token_ids = {permutation: token_id for token_id, permutation in enumerate(permutations_of(group))}
-    table = [[token_ids[tuple(places)] for places in row] for row in composed.tolist()]
+    table = [[token_ids[tuple(composition)] for composition in row] for row in composed.tolist()]
     return torch.tensor(table)

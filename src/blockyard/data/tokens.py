@@ -151,11 +151,11 @@ class Tokens(LoadedData):
     def _split(self, name: str, sources: list[TokenSource], vocabulary: int) -> TokenWindows:
         streams = [self._stream(name, source, vocabulary) for source in sources]
         sizes = [source.bytes_of_text(name) for source in sources]
-        known = [size for size in sizes if size is not None]
+        text_sizes = [size for size in sizes if size is not None]
         # Bits per byte need the bytes of every source.
         bytes_per_token = None
-        if len(known) == len(sizes):
-            bytes_per_token = sum(known) / sum(map(len, streams))
+        if len(text_sizes) == len(sizes):
+            bytes_per_token = sum(text_sizes) / sum(map(len, streams))
         return TokenWindows(
             streams,
             self.context,

@@ -163,8 +163,8 @@ def extrapolate(
             lengths.append(Length(factor, tokens, refused=str(error)))
             continue
         parts = [metrics.pop(name) for name in by_position.names]
-        known = [None if math.isnan(value) else value for value in parts]
-        lengths.append(Length(factor, tokens, metrics, known, how))
+        measured = [None if math.isnan(value) else value for value in parts]
+        lengths.append(Length(factor, tokens, metrics, measured, how))
     return Curve(part, metric, context, sequences, sequences * context, redrawn, lengths)
 
 

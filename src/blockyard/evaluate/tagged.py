@@ -114,7 +114,8 @@ def tag_inputs(loaded: Loaded, inputs: Sequence[str], column: str | None) -> lis
         with torch.no_grad():
             prediction = loaded.model(Batch(ids, lengths=lengths if variable else None))  # (B, N, V)
         probabilities += prediction.double().softmax(-1)
-    return [_tagged(*words, objective) for words in zip(probabilities, pieces, sentences, strict=True)]
+    parts = zip(probabilities, pieces, sentences, strict=True)
+    return [_tagged(*part, objective) for part in parts]
 
 
 def _tagged(probabilities: Tensor, pieces: Pieces, sentence: Sentence, objective: Tag) -> TaggedSentence:

@@ -139,7 +139,7 @@ class Panel:
     """A pair of axes.
 
     x_tokens, y_tokens: labels of the cells of a table, shortened, and indices where they do not fit
-    x_names, y_names: labels in full, at `x_places` where they are not 0, 1, 2
+    x_names, y_names: labels in full, at `x_positions` where they are not 0, 1, 2
     numbers: the axes have numbers; without them and labels they have no ticks
     bar: the panel has a colour bar of its own
     """
@@ -155,7 +155,7 @@ class Panel:
     y_tokens: Sequence[str] | None = None
     x_names: Sequence[str] = ()
     y_names: Sequence[str] = ()
-    x_places: Sequence[float] = ()
+    x_positions: Sequence[float] = ()
     names_size: float = 7
     numbers: bool = False
     whole: Literal["", "x", "both"] = ""  # the axes whose numbers are indices
@@ -174,7 +174,7 @@ class Page:
 
     name: str
     title: str
-    rows: Sequence[Sequence[Panel | None]]
+    panels: Sequence[Sequence[Panel | None]]
     size: tuple[float, float]
     bar: str | None = None
     few_colours: bool = False
@@ -189,10 +189,10 @@ def draw(pages: Iterable[Page], folder: Path) -> Iterator[Path]:
     """Draw each page as the iteration reaches it, and yield its path."""
     drawn = Counter[str]()
     for page in pages:
-        columns = max(len(row) for row in page.rows)
-        with canvas(len(page.rows), columns, page.size, page.title) as (figure, axes):
+        columns = max(len(row) for row in page.panels)
+        with canvas(len(page.panels), columns, page.size, page.title) as (figure, axes):
             scaled = None
-            for panel_axes, row in zip(axes, page.rows, strict=True):
+            for panel_axes, row in zip(axes, page.panels, strict=True):
                 for cell, panel in zip(panel_axes, [*row, *[None] * (columns - len(row))], strict=True):
                     if panel is None:
                         cell.set_axis_off()
@@ -246,13 +246,13 @@ def _draw_panel(axes: Any, panel: Panel, size: tuple[float, float]) -> Any:
 
 
 def _label_axis(axes: Any, which: str, tokens: Sequence[str] | None, panel: Panel, size: tuple[float, float]) -> None:
-    axis, names, places = axes.xaxis, panel.x_names, panel.x_places
+    axis, names, positions = axes.xaxis, panel.x_names, panel.x_positions
     if which == "y":
-        axis, names, places = axes.yaxis, panel.y_names, ()
+        axis, names, positions = axes.yaxis, panel.y_names, ()
     if tokens is not None:
         label_ticks(axes, tokens, size[0] if which == "x" else size[1], which)
     elif names:
-        axis.set_ticks(places or range(len(names)), names, fontsize=panel.names_size)
+        axis.set_ticks(positions or range(len(names)), names, fontsize=panel.names_size)
         axis.set_tick_params(length=0, pad=2)
         axes.minorticks_off()
     elif not panel.numbers:

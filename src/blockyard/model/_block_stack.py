@@ -158,8 +158,8 @@ def _check_additions(residual: Residual, blocks: Sequence[Block]) -> None:
 
 def first_mixers(blocks: Sequence[nn.Module] | nn.ModuleList) -> list[TokenMixer]:
     """Return the token mixer of each block, in order; a block without one is left out."""
-    found = (next((part for part in block.modules() if isinstance(part, TokenMixer)), None) for block in blocks)
-    return [mixer for mixer in found if mixer is not None]
+    mixers = (next((part for part in block.modules() if isinstance(part, TokenMixer)), None) for block in blocks)
+    return [mixer for mixer in mixers if mixer is not None]
 
 
 class Loop(NamedTuple):

@@ -177,7 +177,7 @@ def _spelled(name: str) -> str:
     classes = [kind for kind in dir(torchmetrics.classification) if kind.startswith(PREFIX)]
     names = [kind.removeprefix(PREFIX) for kind in classes]
     plain = name.removeprefix(PREFIX).replace("_", "").lower()
-    match = next((known for known in names if known.lower() == plain), None)
+    match = next((spelling for spelling in names if spelling.lower() == plain), None)
     if match is None and "." in name:
         raise ValueError(f"{OPTION}: torchmetrics has no metric {name!r}; a class of your own is {{_target_: {name}}}")
     if match is None:

@@ -89,10 +89,10 @@ class RunFolder:
 
         Raises UserError for an option that is no path of its data.
         """
-        known = [f"data.{key}" for key in PATHS if key in (self.config.get("data") or {})]
+        allowed = [f"data.{key}" for key in PATHS if key in (self.config.get("data") or {})]
         for key in paths:
-            if f"data.{key}" not in known:
-                hint = f"it has {', '.join(known)}" if known else "its data come with blockyard"
+            if f"data.{key}" not in allowed:
+                hint = f"it has {', '.join(allowed)}" if allowed else "its data come with blockyard"
                 raise UserError(f"data.{key}: the data of {self.name} have no such path; {hint}")
         other = copy.copy(self)
         other.moved = {**self.moved, **paths}

@@ -20,13 +20,13 @@ _DIGITS = 8  # of a fingerprint
 
 def result_stem(loaded: Loaded, kind: str, part: str, *options: str) -> str:
     """Return the name of a file without its suffix. part: "test", "val" or "train"; options: empty ones are left out"""
-    words = [kind, part]
+    parts = [kind, part]
     if not _has_own_weights(loaded):
         name, at, average = loaded.weights.partition("@")
-        words.append(f"{Path(name).stem}{at}{average}")  # "last", "best@ema"
+        parts.append(f"{Path(name).stem}{at}{average}")  # "last", "best@ema"
     if not _has_own_data(loaded):
-        words.append(f"data-{loaded.data.fingerprint()[:_DIGITS]}")
-    return "-".join([*words, *filter(None, options)])
+        parts.append(f"data-{loaded.data.fingerprint()[:_DIGITS]}")
+    return "-".join([*parts, *filter(None, options)])
 
 
 def is_own(loaded: Loaded) -> bool:

@@ -471,9 +471,9 @@ class Attention(TokenMixer):
         first = indices[0] % len(self.parts)  # -1 is the last part
         widths = self.parts[first : first + len(indices)]
         start = sum(self.parts[:first])
-        rows = slice(start, start + sum(widths))
-        weight = self.proj_in.weight[rows]
-        bias = None if self.proj_in.bias is None else self.proj_in.bias[rows]
+        part_rows = slice(start, start + sum(widths))
+        weight = self.proj_in.weight[part_rows]
+        bias = None if self.proj_in.bias is None else self.proj_in.bias[part_rows]
         return F.linear(x, weight, bias).split(widths, dim=-1)
 
     def _key_seq(self, seq: Seq) -> Seq:

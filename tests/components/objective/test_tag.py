@@ -260,8 +260,8 @@ def test_tags_that_are_not_of_spans_among_spans_are_refused_with_their_lines(
     path = tmp_path / "x.conll"
 
     def read(*sentences: str) -> TaggedText:
-        words = ["".join(f"w {tag}\n" for tag in sentence.split()) for sentence in sentences]
-        path.write_text("\n".join(words))
+        blocks = ["".join(f"w {tag}\n" for tag in sentence.split()) for sentence in sentences]
+        path.write_text("\n".join(blocks))
         return TaggedText(path=str(path))
 
     sentences = ["B-PER M-PER E-PER O"] * 20

@@ -89,7 +89,7 @@ def test_blocks_of_documents_and_around_padding() -> None:
                     if starts[j] == starts[i] and blocks[j] != blocks[i] and j <= i:
                         members.setdefault(blocks[j], [n for n in real if blocks[n] == blocks[j]])
                 query, own = q[b, i, h * K : (h + 1) * K], [j for j in real if blocks[j] == blocks[i] and j <= i]
-                means = {key: k[b, rows, h * K : (h + 1) * K].mean(0) for key, rows in members.items()}
+                means = {key: k[b, indices, h * K : (h + 1) * K].mean(0) for key, indices in members.items()}
                 best = sorted(means, key=lambda key: -float((query @ means[key]).detach()))[: top - 1]
                 expected = sorted([*own, *(j for key in best for j in members[key])])
                 assert read[b, h, i].nonzero().flatten().tolist() == expected, (b, h, i)

@@ -106,8 +106,8 @@ def refuse_mixed_tags(files: Mapping[Path, Sequence[Sentence]]) -> None:
             counts.update(sentence.tags)
     del counts[OUTSIDE]
     other = [tag for tag in counts if not SPAN_TAG.fullmatch(tag)]
-    words = sum(counts[tag] for tag in other)
-    if not other or (2 * len(other) >= len(counts) and 2 * words >= counts.total()):
+    other_count = sum(counts[tag] for tag in other)
+    if not other or (2 * len(other) >= len(counts) and 2 * other_count >= counts.total()):
         return
     problems = []
     for path, sentences in files.items():

@@ -109,10 +109,10 @@ def _turned(stored: Image) -> Image:
     from PIL.Image import Transpose
 
     # ImageOps.exif_transpose fails for sound pixels with damaged EXIF data, which it writes again.
-    turn = _TURNS.get(_orientation(stored))
-    if turn is None:
+    transpose = _TURNS.get(_orientation(stored))
+    if transpose is None:
         return stored
-    return stored.transpose(Transpose[turn])
+    return stored.transpose(Transpose[transpose])
 
 
 def _orientation(stored: Image) -> int:

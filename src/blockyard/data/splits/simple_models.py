@@ -174,9 +174,9 @@ def ridge(fit: Tensor, target: Tensor) -> Callable[[Tensor], Tensor]:
     offsets = []
     # Each target has samples of its own, and so equations of its own.
     for column in target.double().unbind(1):
-        known = ~column.isnan()
-        x = (fit[known] - mean) / std
-        y = column[known]
+        has_target = ~column.isnan()
+        x = (fit[has_target] - mean) / std
+        y = column[has_target]
         level = y.mean() if len(y) else torch.zeros((), dtype=torch.float64)
         penalty = max(1e-3 * len(y), 1e-3)  # x.T @ x alone is singular for equal features
         square = x.T @ x + torch.eye(x.shape[1], dtype=torch.float64) * penalty

@@ -87,8 +87,8 @@ def _check_padding(components: Components, probe: nn.Module, split: Split, forei
 def _short_and_long(split: Split) -> Tensor | None:
     """Return a short and a long one of the first samples of a split, (2,); None if none is padded."""
     first = torch.arange(min(_LOOKED_AT, len(split)))
-    known = split.lengths if isinstance(split, HasLengths) else None
-    lengths = split.batch(first[:_BATCH], None).lengths if known is None else known[first]
+    split_lengths = split.lengths if isinstance(split, HasLengths) else None
+    lengths = split.batch(first[:_BATCH], None).lengths if split_lengths is None else split_lengths[first]
     if lengths is None:
         return None
     short, long = int(lengths.argmin()), int(lengths.argmax())

@@ -118,17 +118,17 @@ def word_pages(layers: list[LayerAttention], sample: Sample) -> Iterator[Page]:
     for page_layers in split_pages(layers, _LAYERS):
         tables = [_on_source(layer) for layer in page_layers]  # each (words, M)
         end = scale_end(tables)
-        for words in split_pages(range(max(len(table) for table in tables)), _WORDS):
+        for page_words in split_pages(range(max(len(table) for table in tables)), _WORDS):
             rows = []
             for layer, table in zip(page_layers, tables, strict=True):
                 row: list[Panel | None] = [Panel([picture(pixels)], layer.name)]
                 names = [layer.queries[index] for index in _word_queries(layer)]
-                for word in words:
-                    if word < len(names):
-                        marks = over_picture(pixels, table[word].reshape(layer.source_grid), end)
-                        row.append(Panel(marks, printable(names[word])))
+                for index in page_words:
+                    if index < len(names):
+                        marks = over_picture(pixels, table[index].reshape(layer.source_grid), end)
+                        row.append(Panel(marks, printable(names[index])))
                 rows.append(row)
-            side = panel_side(len(words) + 1, 12)
+            side = panel_side(len(page_words) + 1, 12)
             yield Page("attention_words", title, rows, (side, side + 0.15), bar="attention weight of a patch")
 
 

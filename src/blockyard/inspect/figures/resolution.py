@@ -31,7 +31,7 @@ def draw(loaded: Loaded, resolutions: Resolutions, subject: str, path: Path) -> 
         xlabel="pixels; the dashed line is the size of training",
         ylabel=f"{resolutions.part}/{metric}",
         x_names=labels,
-        x_places=[size.factor for size in sizes],
+        x_positions=[size.factor for size in sizes],
         numbers=True,
         log2=True,
     )

@@ -253,12 +253,12 @@ def inspect(loaded: Loaded, options: Options) -> InspectionResult:
     """Return |f(P x) - P f(x)| / |f(x)| after each block."""
     samples = load_samples(loaded, options)
     result = permuted(loaded.model, samples, options.permute)
-    rows = []
+    table_rows = []
     for stages in zip(*result.stages.values(), strict=True):
         row = {"after": stages[0].name.replace(".", " ")}
         for arm, stage in zip(result.stages, stages, strict=True):
             row[f"{arm} positions"] = _shown(stage)
-        rows.append(row)
+        table_rows.append(row)
     numbers: dict[str, object] = {
         "samples": [sample.index for sample in samples],
         "permute": options.permute,
@@ -268,7 +268,7 @@ def inspect(loaded: Loaded, options: Options) -> InspectionResult:
         numbers[f"{arm}_positions"] = [_numbers(stage) for stage in stages_of_arm]
     return InspectionResult(
         numbers=numbers,
-        rows=rows,
+        rows=table_rows,
         pages=pages(result, samples[0], options.permute),
         summary=f"|f(Px) - Pf(x)| / |f(x)| of {samples_name(samples)}, 0 below {EXACT:g}; {_verdict(result)}",
     )

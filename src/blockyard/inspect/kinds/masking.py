@@ -162,9 +162,9 @@ def pages(layers: list[LayerMasks], sample: Sample) -> Iterator[Page]:
     """Yield masking.png: a row for each layer; weights of the three ways, and the leaks of the wrong ones."""
     title = f"weights and leaks of later tokens of {sample.name}, means over heads; one scale"
     for page_layers in split_pages(layers, _LAYERS):
-        rows = [_panels(layer) for layer in page_layers]
-        side = panel_side(len(rows[0]), 12)
-        yield Page("masking", title, rows, (side, side), bar="weight")
+        panels = [_panels(layer) for layer in page_layers]
+        side = panel_side(len(panels[0]), 12)
+        yield Page("masking", title, panels, (side, side), bar="weight")
 
 
 def _panels(layer: LayerMasks) -> list[Panel]:

@@ -177,9 +177,9 @@ def pages(shown: list[ShownKey], *, causal: bool) -> Iterator[Page]:
         else:
             others.append(key)
     for keys in split_pages(with_images, _KEYS):
-        rows = [_image_row(key) for key in keys]
+        panels = [_image_row(key) for key in keys]
         title = "Training patches with the largest coefficient of each key, the strongest first"
-        yield Page("memory", title, rows, (1.5, 1.5))
+        yield Page("memory", title, panels, (1.5, 1.5))
     for keys in split_pages(others, _KEYS):
         yield _strip_page(keys, causal)
 

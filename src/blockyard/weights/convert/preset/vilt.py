@@ -37,8 +37,8 @@ def _rules(values: keys.Values) -> list[ConversionRule]:
 
 def _questions(values: keys.Values) -> DataSpec:
     image = DataSpec("image", (values["channels"], values["side"], values["side"]))
-    words = values["positions"] - 1
-    return DataSpec("text", (words,), variable=True, target="class", classes=2, source=image)
+    length = values["positions"] - 1
+    return DataSpec("text", (length,), variable=True, target="class", classes=2, source=image)
 
 
 CONVERTER = keys.declared(
