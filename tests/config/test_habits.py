@@ -94,3 +94,12 @@ def test_plural_families_and_help_of_a_command(capsys: pytest.CaptureFixture[str
     assert main(["help", "sweep"]) == 0
     assert capsys.readouterr().out.startswith("blockyard sweep")
     assert find_sweep("quickstart").stem == "quickstart"
+
+
+def test_a_class_of_torch_is_taken_as_it_is() -> None:
+    composed = compose(["optimizer._target_=torch.optim.RAdam", "schedule._target_=torch.optim.lr_scheduler.LinearLR"])
+    assert composed.issues == []
+    assert composed.config["optimizer"]["name"] == "RAdam"
+    assert composed.config["schedule"]["name"] == "LinearLR"
+    assert composed.choices["optimizer"] == "torch_optim"
+    assert composed.choices["schedule"] == "torch_scheduler"

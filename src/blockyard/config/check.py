@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from blockyard.config import layer_kinds, lightning, tree
+from blockyard.config import habits, layer_kinds, lightning, tree
 from blockyard.config.alternatives import alternatives, picks, refusal
 from blockyard.config.build import CONTRACTS, OPTIONAL, SOURCE_CONTRACTS
 from blockyard.config.choices import catalog
@@ -201,7 +201,11 @@ def _target(place: Placed, allow: list[str]) -> Iterator[Issue]:
             if reason:
                 yield Issue(f"{key}._target_", reason)
     elif not issubclass(located, place.required):
-        yield Issue(f"{key}._target_", f"{target} is not a {place.kind}")
+        hint = []
+        if target.startswith(habits.OF_TORCH.get(key, " ")):
+            choice, name = habits.of_torch(key, target)
+            hint = [f"{choice} {key}.name={name}"]
+        yield Issue(f"{key}._target_", f"{target} is not a {place.kind}", hint)
     elif bool(place.node.get("_partial_")) != place.late:
         text = "must be true for what is built from a Context, and false elsewhere"
         yield Issue(f"{key}._partial_", text, [str(place.late)])

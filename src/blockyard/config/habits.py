@@ -116,6 +116,16 @@ OPTIONS = {
 }
 
 
+# Family -> where torch keeps its classes, which a choice of the family takes by their names
+OF_TORCH = {"optimizer": "torch.optim.", "schedule": "torch.optim.lr_scheduler."}
+
+
+def of_torch(family: str, target: str) -> tuple[str, str]:
+    """Return the choice that takes a class of torch, and the name of the class."""
+    choices = {"optimizer": "torch_optim", "schedule": "torch_scheduler"}
+    return f"{family}={choices[family]}", target.removeprefix(OF_TORCH[family])
+
+
 def key_answer(key: str) -> str | None:
     """Return the sentence for a key of an override, `paths.data_dir`; None for a key that no table has."""
     while key:

@@ -88,6 +88,12 @@ def sort_overrides(
             issues.append(Issue(name, text, hint))
         elif name.startswith("hydra"):
             issues.append(_hydra_issue(name, text))
+        elif (family := name.removesuffix("._target_")) in habits.OF_TORCH and value.startswith(
+            habits.OF_TORCH[family]
+        ):
+            choice, kind = habits.of_torch(family, value)
+            result.groups.append(choice)
+            result.values.append(OverrideValue(f"{family}.name", kind, kind))
         elif name in catalog.run_keys():
             _sort_choice(name, key, _values(override, folders), folders, result, issues)
         elif "/" in name or "@" in name:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from blockyard.schedule.constant import Constant
 from blockyard.schedule.cosine import Cosine
 from blockyard.schedule.cosine_restarts import CosineRestarts
 from blockyard.schedule.linear import Linear
+from blockyard.schedule.torch_scheduler import TorchScheduler
 from blockyard.schedule.wsd import WSD
 from tests.support.every import every
 from tests.support.paths import CONF
@@ -150,3 +152,54 @@ def test_the_default_decay_of_wsd_is_one_minus_the_root() -> None:
 def test_linear_ends_at_its_final_factor() -> None:
     wanted = [1 - 0.8 * step / 50 for step in range(51)]
     assert factors_of(Linear(warmup=10, final=0.2), 60)[10:] == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("StepLR", {"step_size": 7, "gamma": 0.5}),
+        ("MultiStepLR", {"milestones": [3, 30]}),
+        ("ExponentialLR", {"gamma": 0.97}),
+        ("CosineAnnealingLR", {"T_max": 40, "eta_min": 0.1}),
+        ("CosineAnnealingWarmRestarts", {"T_0": 9, "T_mult": 2}),
+        ("PolynomialLR", {"total_iters": 25, "power": 2.0}),
+        ("LinearLR", {}),
+    ],
+)
+def test_a_scheduler_of_torch_gives_the_rates_that_it_gives_a_training_loop(name: str, options: dict[str, Any]) -> None:
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.3)
+    scaled = {**options, "eta_min": 0.03} if "eta_min" in options else options
+    scheduler = getattr(torch.optim.lr_scheduler, name)(optimizer, **scaled)
+    rates = []
+    for _ in range(50):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    schedule = TorchScheduler(name=name, options=options, warmup=4)
+    later = schedule.factor(40, 54)  # a resumed run begins in the middle
+    factors = [schedule.factor(step, 54) for step in range(4, 54)]
+    assert [0.3 * factor for factor in factors] == pytest.approx(rates, rel=1e-12, abs=1e-12)
+    assert later == factors[36]
+
+
+@pytest.mark.parametrize("name", ["CosineAnnealingLR", "PolynomialLR"])
+def test_a_scheduler_of_torch_without_a_length_ends_with_the_run(name: str) -> None:
+    schedule = TorchScheduler(name=name, warmup=0)
+    assert schedule.factor(99, 100) == pytest.approx(0, abs=0.02)
+    assert schedule.factor(199, 200) == pytest.approx(0, abs=0.02)
+    assert schedule.factor(100, 200) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("ReduceLROnPlateau", {}, "follows a metric"),
+        ("StepLr", {}, "did you mean StepLR?"),
+        ("StepLR", {"step": 3}, "schedule.options.step: StepLR has no such argument; did you mean step_size?"),
+        ("StepLR", {}, "refuses its options: .*step_size"),
+    ],
+)
+def test_a_scheduler_of_torch_that_cannot_be_is_refused(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TorchScheduler(name=name, options=options)
