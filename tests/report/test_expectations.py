@@ -195,6 +195,44 @@ def test_clauses_about_the_margin_take_nothing_of_the_error_of_the_others() -> N
     assert joined.clauses[0].reason == alone.reason
 
 
+def test_no_arm_can_be_better_by_more_than_the_room() -> None:
+    """Three times fewer errors, on every seed, and a margin above the errors that there are."""
+    values = {"b": {s: 0.003 + 0.0002 * (s % 3) for s in range(6)}, "a": {s: 0.001 + 0.0001 * s for s in range(6)}}
+    result = evaluate("a > b", values, "min", margin=0.01, end=0.0)
+    assert result.verdict == "undecided"
+    assert result.sense == "no arm can be better by 0.01: b is at 0.0032 of a metric that ends at 0"
+    assert evaluate("a > b", values, "min", margin=0.01).verdict == "contradicted"
+    assert evaluate("b > a", values, "min", margin=0.01, end=0.0).judged == "contradicted (the opposite is shown)"
+    assert evaluate("a > b", values, "min", margin=0.001, end=0.0).verdict == "supported"
+
+
+def test_supported_says_what_the_interval_clears() -> None:
+    values = _values(a=0.02, b=0.0)
+    assert evaluate("a > b", values, "max").judged == "supported"
+    assert evaluate("a > b", values, "max", margin=0.01).judged == "supported (beyond the margin 0.01)"
+    near = evaluate("a > b", values, "max", margin=0.02)
+    assert near.judged == "supported (beyond zero, not beyond the margin 0.02)"
+
+
+def test_a_whole_of_clauses_that_are_true_is_contradicted_in_5_percent() -> None:
+    """Eight clauses at the margin: without the correction, one of five such sweeps would be contradicted."""
+    draw = np.random.default_rng(0)
+    text = " and ".join(f"a{number} ~ b" for number in range(8))
+    wrong = 0
+    alone = 0
+    for _ in range(60):
+        noise = draw.normal(scale=0.5**0.5, size=(9, 8))
+        values = {f"a{number}": dict(enumerate(100.99 + noise[number])) for number in range(8)}
+        values["b"] = dict(enumerate(100 + noise[8]))
+        wrong += evaluate(text, values, "max", margin=1.0).verdict == "contradicted"
+        alone += any(
+            stats.ttest_1samp(noise[number] - noise[8] + 0.99, 1.0, alternative="greater").pvalue < 0.05
+            for number in range(8)
+        )
+    assert alone / 60 > 0.12
+    assert wrong / 60 <= 0.1
+
+
 def test_too_few_common_seeds_leave_it_undecided() -> None:
     values = _values(a=0.2, b=0.0)
     values["a"] = {seed + 3: value for seed, value in values["a"].items()}

@@ -15,7 +15,7 @@ from typing import Any
 
 from blockyard.errors import UserError
 from blockyard.report.arms import attention_maps, fairness
-from blockyard.report.arms.answer import answer
+from blockyard.report.arms.answer import answer, tuned_sentence
 from blockyard.report.arms.missing import missing_result
 from blockyard.report.arms.pictures import pictures
 from blockyard.report.arms.provenance import provenance
@@ -211,7 +211,7 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
     sentences = [answer(rows, baseline, metric, expect, factors, rungs)]
     if evidence:
         sentences.append(evidence.words)
-    sentences.append(amendments_sentence(data.facts))
+    sentences += [tuned_sentence(rows, question), amendments_sentence(data.facts)]
     simple = simple_baselines(data.arms, metric)
     names = metric_names(data.records)
     ranges: dict[str, list[float]] = {}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from blockyard.errors import fold
 from blockyard.report.arms.missing import NOT_DONE, REASONS
 from blockyard.report.load.document import ArmRow, EffectsRow, ExpectRow
 from blockyard.report.stats.paired import diverged_share
@@ -43,6 +45,30 @@ def answer(
         sentences = [f"{_HEADS[expect.verdict]} ({expect.text}): {expect.reason}.", _not_asked(arms, expect)]
     sentences += [*_interactions(effects), _diverged(arms, expect)]
     return " ".join(filter(None, sentences))
+
+
+def tuned_sentence(arms: Sequence[ArmRow], question: Mapping[str, Any]) -> str:
+    """Return on how many of the tested seeds settings were chosen, and for which arms how many; "" without tuning.
+
+    The best of several settings on a seed is ahead on that seed in part by its luck. With as many settings for every
+    arm that favours none of them.
+    """
+    search = question.get("search") or {}
+    tried = {row.name: row.budget.settings for row in arms if row.budget}
+    if not tried or max(tried.values()) < 2:
+        return ""
+    tested = max(row.n for row in arms)
+    chosen_on = tested
+    if search or question.get("tune_seeds"):
+        chosen_on = search.get("seeds") or question.get("tune_seeds") or 1
+    on = "the seeds" if chosen_on >= tested else f"{chosen_on} of the {tested} seeds"
+    counts = sorted(set(tried.values()))
+    if len(counts) == 1:
+        return f"Tuned on {on} it is tested on, with {counts[0]} settings for every arm, which favours none."
+    most = [name for name, count in tried.items() if count == counts[-1]]
+    least = [name for name, count in tried.items() if count == counts[0]]
+    budgets = f"{counts[-1]} settings for {fold(most)} and {counts[0]} for {fold(least)}"
+    return f"Tuned on {on} it is tested on, with {budgets}, which favours the arms with more."
 
 
 def _not_asked(arms: Sequence[ArmRow], expect: ExpectRow) -> str:

@@ -150,7 +150,7 @@ def verdict(gap: Difference, direction: str) -> str:
         if ahead > behind:
             return BETTER
         return WORSE
-    if gap.holm_p > ALPHA or gap.mean == 0:
+    if gap.holm_p > ALPHA or not gap.mean:
         return NO_DIFFERENCE
     if (gap.mean > 0) == (direction == "max"):
         return BETTER
