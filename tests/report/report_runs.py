@@ -28,6 +28,11 @@ from tests.support.tiny import UNTRAINED, plan_of
 
 NORMS = {"post": ["block=post_norm"], "pre": ["block=pre_norm"]}
 ARMS = {**NORMS, "alibi": ["position=alibi"]}
+REASONS = {
+    "failed": "RuntimeError: out of memory",
+    "diverged": "NotFiniteError: the loss is nan at step 40",
+    "interrupted": "SIGTERM at step 40",
+}
 STATES = ("queued", "running", "failed", "interrupted", "missing")
 DIRECTIONS = {"val/loss": "min", "val/accuracy": "max", "test/loss": "min", "test/accuracy": "max"}
 TIME = "2026-01-02T03:04:05.678Z"
@@ -65,7 +70,10 @@ def run(
     facts: Mapping[str, Any] | None = None,
     points: int = 12,
 ) -> Path:
-    """A run's folder. figure: its test/accuracy, or the state it is in; "missing" makes no folder."""
+    """A run's folder. figure: its test/accuracy, or the state it is in; "missing" makes no folder.
+
+    "diverged" is the state of a run that failed because its loss was not finite.
+    """
     resolved, choices = config(*overrides)
     return write(outputs, resolved, choices, seed, figure, summary, facts, points)
 
@@ -87,7 +95,9 @@ def write(
         return path
     state = figure if isinstance(figure, str) else "done"
     path.mkdir(parents=True, exist_ok=True)
-    reason = {"failed": "RuntimeError: out of memory", "interrupted": "SIGTERM at step 40"}.get(state)
+    reason = REASONS.get(state)
+    if state == "diverged":
+        state = "failed"
     _json(path / "status.json", {"state": state, "reason": reason, "step": 100, "started": TIME, "updated": TIME})
     _json(path / "run.json", _facts(full, choices) | dict(facts or {}))
     (path / "config.yaml").write_text(_text(json.dumps({**full, "seed": None}, sort_keys=True)) + f"seed: {seed}\n")

@@ -26,7 +26,7 @@ def test_a_sweep_is_compared_as_it_was_asked(tmp_path: Path) -> None:
     assert (result.title, result.claim, result.source) == ("norms", "Pre-norm is better", "Xiong 2020")
     assert (result.metric, result.direction, result.baseline) == ("test/accuracy", "max", "post")
     assert [arm.name for arm in result.arms] == ["post", "pre", "alibi"]
-    assert [arm.verdict for arm in result.arms] == ["baseline", "better", "no difference shown"]
+    assert [arm.verdict for arm in result.arms] == ["baseline", "better", "undecided"]
     assert result.arm("pre").values == {"0": 0.93, "1": 0.95, "2": 0.94, "3": 0.935}
     assert result.arm("pre").overrides == ["block=pre_norm"]
     assert result.expect is not None
@@ -138,7 +138,8 @@ def test_a_sweep_that_has_just_begun_has_no_figures_but_a_table(tmp_path: Path) 
     result = compare(norms_sweep(tmp_path, values=nothing, question={"expect": "pre > post"}))
     assert [arm.n for arm in result.arms] == [0, 0, 0]
     assert result.metric == "test/accuracy"
-    assert "No verdict on test/accuracy yet" in result.answer
+    assert "pre is not done yet and post is not done yet" in result.answer
+    assert "Not asked: alibi, which is not done yet." in result.answer
     json.dumps(result.as_dict(), allow_nan=False)
 
 
@@ -266,5 +267,7 @@ def test_directions_come_from_the_run_and_from_the_name_only_for_old_runs(tmp_pa
 
 @pytest.mark.parametrize("baseline", [None, "only"])
 def test_one_arm_has_nothing_to_be_compared_with(baseline: str | None) -> None:
-    arms: list[Any] = [SimpleNamespace(name="only", n=1, verdict="baseline", difference=None, against=None)]
+    arms: list[Any] = [
+        SimpleNamespace(name="only", n=1, verdict="baseline", difference=None, against=None, diverged=None)
+    ]
     assert answer(arms, baseline, "test/loss", None) == "There is one arm only, only: nothing to compare it with."

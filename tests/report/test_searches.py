@@ -119,5 +119,5 @@ def test_a_sweep_says_what_counts_as_the_same(tmp_path: Path, margin: float | No
     result = compare(sweep(tmp_path, arms, values, question={"expect": "pre ~ post", "margin": margin}))
     assert result.expect is not None
     assert result.expect.verdict == verdict
-    assert ("the margin set" in result.expect.reason) == (margin is not None)
+    assert ("1% of the mean of" in result.expect.reason) == (margin is None)
     assert result.margin == margin

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 from statsmodels.stats.power import TTestPower
 
 from blockyard.commands._reader import run
-from blockyard.report.stats.sensitivity import SweepDesign, sensitivity
+from blockyard.report.stats.sensitivity import SweepDesign, no_room, sensitivity
+from blockyard.sweep.spec.expectation import parse
 from blockyard.sweep.stopping.evidence import log_bayes_factor
 
 NONE: dict[str, dict[int, float]] = {}
@@ -32,6 +34,44 @@ def test_seeds_that_stop_when_decided_show_what_reaches_the_threshold() -> None:
     [line] = lines(seeds=8, until=True)
     effect = float(line.partition("difference of ")[2].split()[0])
     assert log_bayes_factor(8 * (effect + 0.06) ** 2, 8) > math.log(20) > log_bayes_factor(8 * (effect - 0.06) ** 2, 8)
+
+
+def test_outcomes_of_whole_runs_have_no_t_test_and_six_seeds_at_least() -> None:
+    """The power of a t test was promised for 5 seeds, on which an exact test of signs cannot fall below 0.0625."""
+    metric = "success(test/accuracy >= 0.15)"
+    [line] = lines(metric=metric, test_size=359)
+    assert line.startswith("5 seeds cannot decide")
+    assert "takes 6 seeds that all go one way, with 1 comparison" in line
+    assert stats.binomtest(6, 6).pvalue <= 0.05 < stats.binomtest(5, 5).pvalue
+    [line] = lines(metric=metric, seeds=10, compared=3)
+    assert "ahead on 7 or more and behind on none, with 3 comparisons" in line
+    assert stats.binomtest(7, 7).pvalue * 3 <= 0.05 < stats.binomtest(6, 6).pvalue * 3
+    rate = float(line.partition("the other in ")[2].split("%")[0]) / 100
+    assert stats.binom.sf(6, 10, 1 - rate - 0.01) < 0.8 < stats.binom.sf(6, 10, 1 - rate + 0.01)
+    [line] = lines(metric="steps_to(val/accuracy >= 0.9)", seeds=6)
+    assert line.endswith("with 1 comparison")
+    assert "6 seeds at most decide a difference" in lines(metric=metric, seeds=6, until=True)[0]
+
+
+def room(metric: str, values: dict[str, dict[int, float]], margin: float, expect: str, direction: str) -> list[str]:
+    design = SweepDesign(metric, 5, 1, until=False, margin=margin, test_size=None, values=values)
+    return no_room(design, parse(expect, ["a", "b"]), direction)
+
+
+def test_a_margin_needs_room_before_the_end_of_the_metric() -> None:
+    low: dict[str, dict[int, float]] = {"b": {0: 0.002, 1: 0.004, 2: 0.003}}
+    words = "no arm can be better by 0.01: b is at 0.003 of a metric that ends at 0"
+    for metric in ("test/cer", "test/inspect_outliers", "test/written_wer", "test/mse", "test/bits_per_byte"):
+        assert room(metric, low, 0.01, "a > b", "min") == [words]
+    assert room("test/cer", low, 0.002, "a > b", "min") == []
+    assert room("test/cer", low, 0.01, "a >= b", "min") == []
+    assert room("test/cer", low, 0.01, "b > a", "min") == []
+    assert room("test/cer", {"b": {0: 0.003}}, 0.01, "a > b", "min") == []  # one run shows little
+    assert room("test/own_score", low, 0.01, "a > b", "min") == []
+    assert room("test/mse", {"b": {0: -1.0, 1: 0.003, 2: 0.003}}, 0.01, "a > b", "min") == []
+    high: dict[str, dict[int, float]] = {"b": dict.fromkeys(range(3), 0.995)}
+    assert "b is at 0.995 of a metric that ends at 1" in room("test/accuracy", high, 0.02, "a > b", "max")[0]
+    assert "between 0 and 1" in room("test/accuracy", NONE, 2.0, "a > b", "max")[0]
 
 
 def test_finished_cells_give_the_unit() -> None:

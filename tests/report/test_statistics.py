@@ -11,11 +11,11 @@ import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from blockyard.report.stats import expectations, verdict
+from blockyard.report.stats import verdict
+from blockyard.report.stats.expectations import evaluate
 from blockyard.report.stats.intervals import mean_of
 from blockyard.report.stats.paired import Difference, difference, effect, paired_difference, permutation_p, smallest_p
 from blockyard.report.stats.verdict import compare_arms, corrected, seeds_needed
-from blockyard.sweep.spec.expectation import parse
 
 SEEDS = (3, 5, 10)
 
@@ -178,14 +178,16 @@ def test_no_verdict_from_fewer_than_three_seeds(n: int) -> None:
     assert "the exact test can confirm one from 6 on" in result.explanation
 
 
-def test_what_is_no_number_is_left_out() -> None:
+def test_what_is_no_number_has_no_mean_but_a_rank() -> None:
     base = {0: 0.5, 1: 0.51, 2: 0.52, 3: 0.49}
     arm = {0: 0.7, 1: math.nan, 2: 0.73, 3: math.inf, 4: 0.9}
     result = compare_arms({"base": base, "arm": arm}, "base", "max")["arm"]
     assert result.mean.n == 3
     assert result.difference is not None
-    assert result.difference.n == 2
-    assert result.verdict == "too few seeds"
+    assert result.difference.n == 4
+    assert result.difference.signs == (2, 2, 0)
+    assert result.verdict == "no difference shown"
+    assert "2 of 5 runs of arm ended with a loss that is not finite" in result.explanation
 
 
 def test_words_say_the_figures_and_how_many_seeds_would_do() -> None:
@@ -213,9 +215,8 @@ def test_a_mean_of_zero_with_an_interval_is_not_called_equal_values() -> None:
     """Over samples, as many are better as are worse."""
     even = Difference(5, 0.0, interval=(-0.34, 0.34), t_p=1.0, holm_p=1.0, error=0.17, free=358.0, over="samples")
     assert "same values" not in verdict.explain(even, "max", "a", 1)
-    claim = parse("b ~ a", ["a", "b"])[0]
     values: dict[str, dict[int, float]] = {"a": dict.fromkeys(range(5), 0.9), "b": dict.fromkeys(range(5), 0.9)}
-    assert expectations._evaluate(claim, even, values, "max", 0.01)[0] == "undecided"
+    assert evaluate("b ~ a", values, "max", margin=0.01, differ=lambda *_: even).verdict == "undecided"
 
 
 def test_equal_differences_over_samples_are_undecided_and_not_too_few() -> None:

@@ -162,7 +162,7 @@ def test_rates_are_compared_by_an_exact_test(tmp_path: Path) -> None:
     assert (pre.mean, result.arm("post").mean) == (1.0, 0.125)
     low, high = pre.interval or (0, 0)
     assert (low, high) == pytest.approx((0.025 ** (1 / 8), 1.0))  # Clopper and Pearson's for all of eight
-    assert (pre.verdict, alibi.verdict) == ("better", "no difference shown")
+    assert (pre.verdict, alibi.verdict) == ("better", "undecided")
     assert "ahead on 7 seeds, behind on 0, level on 1" in pre.words
     gap = pre.difference
     assert gap is not None

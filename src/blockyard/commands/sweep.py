@@ -32,11 +32,13 @@ from blockyard.sweep.cells import ARM_LEVEL
 if TYPE_CHECKING:
     from blockyard.engine.data_reader import DataReader
     from blockyard.report.load.document import ComparisonDocument
+    from blockyard.report.stats.sensitivity import SweepDesign
     from blockyard.sweep.cells import Cell
     from blockyard.sweep.execution.estimate import Estimate
     from blockyard.sweep.execution.tables import PlanStatus
     from blockyard.sweep.executor.base import Executor
     from blockyard.sweep.plan.sweep_plan import SweepPlan
+    from blockyard.sweep.spec.expectation import Claim
 
 
 Executors = Annotated[str, Value("NAME", values=of_choices("executor"))]
@@ -251,6 +253,7 @@ def show_sweep(plan: SweepPlan, executor: Executor, options: SweepOptions, data:
     data: has read the data of the cells. A dry run may measure the first steps of a cell, which takes a few seconds,
         and keeps what it has measured in the sweep's folder, from which the sweep reads it
     """
+    from blockyard.report.stats.sensitivity import no_room, sensitivity
     from blockyard.sweep.execution.estimate import estimate
     from blockyard.sweep.execution.measured_run import MeasuredRuns
     from blockyard.sweep.execution.tables import PlanStatus, print_plan
@@ -262,8 +265,15 @@ def show_sweep(plan: SweepPlan, executor: Executor, options: SweepOptions, data:
     selected = options.only(plan)
     status = PlanStatus.read(plan)
     print_plan(status, retry=options.retry)
-    for line in _sensitivity(plan, status, data):
+    design, claims = _design(plan, status, data)
+    for line in sensitivity(design, plan.question.get("baseline")):
         sys.stdout.write(f"{line}\n")
+    too_wide = no_room(design, claims, plan.facts["metric"]["direction"])
+    if too_wide and status.remaining(retry=options.retry):
+        reason = f"margin: {'; '.join(too_wide)}; choose a smaller margin, a harder task, or `>=`"
+        if options.dry_run:
+            raise UserError(reason)
+        sys.stdout.write(f"warning: {reason}\n")
     search = plan.question.get("search")
     if not search:
         selected_status = status
@@ -286,9 +296,10 @@ def show_sweep(plan: SweepPlan, executor: Executor, options: SweepOptions, data:
     return cost
 
 
-def _sensitivity(plan: SweepPlan, status: PlanStatus, data: DataReader | None) -> list[str]:
-    """Return the differences that the seeds and the test set can show."""
-    from blockyard.report.stats.sensitivity import SweepDesign, sensitivity
+def _design(plan: SweepPlan, status: PlanStatus, data: DataReader | None) -> tuple[SweepDesign, list[Claim]]:
+    """Return the parts of the sweep by which it can show differences, and the claims of its expectation."""
+    from blockyard.report.stats.sensitivity import SweepDesign
+    from blockyard.sweep.spec.expectation import parse
     from blockyard.sweep.stopping.decisions import comparisons
 
     question = plan.question
@@ -305,18 +316,19 @@ def _sensitivity(plan: SweepPlan, status: PlanStatus, data: DataReader | None) -
         train_samples, test_samples = sizes
         if question.get("resplit"):
             resplit = test_samples / train_samples
-    clauses = comparisons(question.get("expect"), _compared(plan), question.get("baseline"))
+    expect = question.get("expect")
+    clauses = comparisons(expect, _compared(plan), question.get("baseline"))
     design = SweepDesign(
         metric,
         len(question["seeds"]),
-        len(clauses),
+        sum(clause.sign in (None, ">") for clause in clauses),
         bool(question.get("until")),
         question.get("margin"),
         test_samples,
         values,
         resplit=resplit,
     )
-    return list(sensitivity(design, question.get("baseline")))
+    return design, parse(expect, _compared(plan)) if expect else []
 
 
 def _compared(plan: SweepPlan) -> list[str]:

@@ -79,7 +79,7 @@ def _print(path: Path, verified: Verified) -> None:
         rows.add_row(arm.name, str(arm.n), mean, arm.verdict)
     console().print(rows)
     if data.expect:
-        _say(f"expected: {data.expect.text}: {data.expect.verdict}")
+        _say(f"expected: {data.expect.text}: {data.expect.judged}")
     _say(data.answer)
     if data.better_baseline:
         _say(data.better_baseline)

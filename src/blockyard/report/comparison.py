@@ -15,7 +15,7 @@ from typing import Any
 
 from blockyard.errors import UserError
 from blockyard.report.arms import attention_maps, fairness
-from blockyard.report.arms.answer import answer
+from blockyard.report.arms.answer import answer, tuned_sentence
 from blockyard.report.arms.missing import missing_result
 from blockyard.report.arms.pictures import pictures
 from blockyard.report.arms.provenance import provenance
@@ -48,9 +48,9 @@ from blockyard.report.samples.build import samples
 from blockyard.report.samples.scores import arm_scores, effective_size, gaps
 from blockyard.report.stats import effects, sequential
 from blockyard.report.stats.crossed import crossed_difference
-from blockyard.report.stats.expectations import evaluate, expected_outcome
+from blockyard.report.stats.expectations import evaluate, expected_outcome, of_one_family
 from blockyard.report.stats.external import external_rows
-from blockyard.report.stats.metric_range import Range, metric_range
+from blockyard.report.stats.metric_range import Range, best_value, metric_range
 from blockyard.report.stats.paired import Values, finite
 from blockyard.report.stats.resplit import difference_of_sums, inflation
 from blockyard.report.stats.verdict import ArmResult, Differ, compare_arms
@@ -183,7 +183,7 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
     direction = terms.direction
     baseline = terms.baseline
     question = data.question or {}
-    values = {arm.name: arm.values(metric) for arm in data.arms}
+    values = {arm.name: arm.outcomes(metric) for arm in data.arms}
     by_looks = _sequential_terms(data, terms, values)
     results = _results(terms, values, by_looks)
     missing = {}
@@ -193,9 +193,12 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
             missing[arm.name] = reason
     expect = None
     if terms.expected:
-        phrases = {name: reason.phrase for name, reason in missing.items()}
+        # An arm of which every run diverged has no value, but has lost against every run that ended.
+        phrases = {name: reason.phrase for name, reason in missing.items() if not values[name]}
         expect = _expect(terms.expected, values, terms, phrases, by_looks)
-    evidence, doubts = _evidence(data, terms, values, by_looks)
+        if all(clause.sign for clause in expect.clauses):  # else it could not be read, and asks nothing
+            results = of_one_family(results, expect, {name: terms.rival(name) for name in results}, terms.margin)
+    evidence, doubts = _evidence(data, terms, values, by_looks, expect)
     rows = arm_rows(data, terms, results, missing)
     factors = _effects(data, terms, values, results)
     lines = curves(data.records, {row.name: row.cost["flops_per_sample"] for row in rows})
@@ -212,6 +215,7 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
     sentences = [answer(rows, baseline, metric, expect, factors, rungs)]
     if evidence:
         sentences.append(evidence.words)
+    sentences.append(tuned_sentence(rows, question))
     repeated = repeats(data.arms, metric)
     sentences += [quiet_sentence(row, metric) for row in repeated]
     seeds = sorted({run.seed for run in runs})
@@ -345,7 +349,8 @@ def _sequential_terms(data: ComparisonInput, terms: ComparisonTerms, values: Val
     reached = of_metric(terms.metric)
     seeds = (data.question or {}).get("seeds") or ()
     outcome = reached.kind if reached else None
-    return sequential.Terms(terms.direction, terms.margin, seeds, _limits(terms.metric, values), outcome)
+    end = best_value(terms.metric, terms.direction, _scores(values))
+    return sequential.Terms(terms.direction, terms.margin, seeds, _limits(terms.metric, values), outcome, end)
 
 
 def _results(terms: ComparisonTerms, values: Values, by_looks: sequential.Terms | None) -> dict[str, ArmResult]:
@@ -366,10 +371,14 @@ def _results(terms: ComparisonTerms, values: Values, by_looks: sequential.Terms 
 
 
 def _limits(metric: str, values: Values) -> Range | None:
+    return metric_range(metric, _scores(values))
+
+
+def _scores(values: Values) -> list[float]:
     scores: list[float] = []
     for by_seed in values.values():
-        scores += by_seed.values()
-    return metric_range(metric, scores)
+        scores += finite(by_seed).values()
+    return scores
 
 
 def _baseline(requested: str | None, data: ComparisonInput) -> tuple[str | None, list[str]]:
@@ -410,6 +419,7 @@ def _expect(
             missing=missing,
             signs=of_metric(terms.metric) is not None,
             differ=terms.differ,
+            end=best_value(terms.metric, terms.direction, _scores(values)),
         )
     except UserError as error:  # reported when the sweep file is read; the results of a frozen plan remain valid
         reason = str(error).removeprefix("expect: ")
@@ -417,7 +427,11 @@ def _expect(
 
 
 def _evidence(
-    data: ComparisonInput, terms: ComparisonTerms, values: Values, by_looks: sequential.Terms | None
+    data: ComparisonInput,
+    terms: ComparisonTerms,
+    values: Values,
+    by_looks: sequential.Terms | None,
+    expect: ExpectRow | None,
 ) -> tuple[EvidenceRow | None, list[str]]:
     """Return the evidence on the decision of the sweep, and warnings where it is to be read with care."""
     if by_looks is None:
@@ -430,7 +444,7 @@ def _evidence(
     judged = sequential.judged(clauses, values, by_looks)
     # Outcomes of whole runs are compared by their signs, so no mean is tested.
     doubts = [] if by_looks.outcome else sequential.warnings(judged, values, by_looks.limits)
-    return sequential.evidence_row(data.standing, judged, data.question or {}), doubts
+    return sequential.evidence_row(data.standing, judged, data.question or {}, expect), doubts
 
 
 def _external(data: ComparisonInput, terms: ComparisonTerms, values: Values) -> list[ExternalRow]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from blockyard.errors import fold
 from blockyard.report.arms.missing import NOT_DONE, REASONS
 from blockyard.report.load.document import ArmRow, EffectsRow, ExpectRow
+from blockyard.report.stats.paired import diverged_share
 from blockyard.report.stats.verdict import (
     ALPHA,
     BETTER,
     EQUIVALENT,
     MIN_SEEDS,
     NO_DIFFERENCE,
+    NOT_ASKED,
     TOO_FEW,
     UNDECIDED,
     WORSE,
+    by_order,
     p_equals,
 )
 
@@ -35,10 +40,64 @@ def answer(
     effects: of a grid; its significant interactions are named
     rungs: in a ladder, the arm at whose rungs the other arms are compared
     """
-    summary = " ".join([_summary(arms, baseline, metric, rungs), *_interactions(effects)])
-    if expect is None:
-        return summary
-    return f"{_HEADS[expect.verdict]} ({expect.text}): {expect.reason}. {summary}"
+    sentences = [_summary(arms, baseline, metric, rungs)]
+    if expect is not None:
+        sentences = [f"{_HEADS[expect.verdict]} ({expect.text}): {expect.reason}.", _not_asked(arms, expect)]
+    sentences += [*_interactions(effects), _diverged(arms, expect)]
+    return " ".join(filter(None, sentences))
+
+
+def tuned_sentence(arms: Sequence[ArmRow], question: Mapping[str, Any]) -> str:
+    """Return on how many of the tested seeds settings were chosen, and for which arms how many; "" without tuning.
+
+    The best of several settings on a seed is ahead on that seed in part by its luck. With as many settings for every
+    arm that favours none of them.
+    """
+    search = question.get("search") or {}
+    tried = {row.name: row.budget.settings for row in arms if row.budget}
+    if not tried or max(tried.values()) < 2:
+        return ""
+    tested = max(row.n for row in arms)
+    chosen_on = tested
+    if search or question.get("tune_seeds"):
+        chosen_on = search.get("seeds") or question.get("tune_seeds") or 1
+    on = "the seeds" if chosen_on >= tested else f"{chosen_on} of the {tested} seeds"
+    counts = sorted(set(tried.values()))
+    if len(counts) == 1:
+        return f"Tuned on {on} it is tested on, with {counts[0]} settings for every arm, which favours none."
+    most = [name for name, count in tried.items() if count == counts[-1]]
+    least = [name for name, count in tried.items() if count == counts[0]]
+    budgets = f"{counts[-1]} settings for {fold(most)} and {counts[0]} for {fold(least)}"
+    return f"Tuned on {on} it is tested on, with {budgets}, which favours the arms with more."
+
+
+def _not_asked(arms: Sequence[ArmRow], expect: ExpectRow) -> str:
+    """Return the arms that no clause compares with the baseline, with their differences or the reason for none."""
+    named = {arm for clause in expect.clauses for arm in clause.arms or ()}
+    parts = []
+    rows = [row for row in arms if row.verdict == NOT_ASKED]
+    if rows:
+        parts.append(_names(rows, differences=True))
+    lost = [row for row in arms if row.verdict in REASONS and row.name not in named]
+    for row in lost:
+        parts.append(f"{row.name}, which {REASONS[row.verdict][0]}")
+    if not parts:
+        return ""
+    return f"Not asked: {'; '.join(parts)}."
+
+
+def _diverged(arms: Sequence[ArmRow], expect: ExpectRow | None) -> str:
+    """Return how many runs of which arm diverged, where the expectation does not say so."""
+    parts = []
+    for row in arms:
+        if not row.diverged:
+            continue
+        share = diverged_share(row.name, len(row.diverged), row.n + len(row.diverged))
+        if expect is None or share not in expect.reason:
+            parts.append(share)
+    if not parts:
+        return ""
+    return by_order(" and ".join(parts))
 
 
 def _interactions(effects: EffectsRow | None) -> list[str]:

@@ -16,6 +16,7 @@ from blockyard.report.load.document import ArmRow, BudgetRow, CellRow, ChangesRo
 from blockyard.report.load.metrics import metric_names
 from blockyard.report.load.run_record import LoadedRun
 from blockyard.report.stats.metric_range import clipped, metric_range
+from blockyard.report.stats.paired import diverged_seeds
 from blockyard.report.stats.verdict import BASELINE, TOO_FEW, ArmResult
 from blockyard.runs.costs import COSTS
 from blockyard.runs.metrics import FILE, Row, read_metrics
@@ -80,6 +81,7 @@ def arm_rows(
             budget=budget,
             other=other,
             against=terms.rivals.get(arm.name),
+            diverged=diverged_seeds(arm.outcomes(terms.metric)) or None,
         )
         rows.append(row)
     return rows

@@ -119,7 +119,8 @@ def _answers(folder: RunFolder) -> Iterator[str]:
         arm = escape(row["arms"][row["runs"].index(folder.name)])
         sentences = [f"{claim}: the sweep {escape(row['name'])}, of which this is the arm {arm}."]
         if row["verdict"]:
-            sentences.append(f"Verdict: **{escape(row['verdict'])}**.")
+            sense = f" ({escape(row['sense'])})" if row["sense"] else ""
+            sentences.append(f"Verdict: **{escape(row['verdict'])}**{sense}.")
         if row["stale"]:
             sentences.append(escape(row["stale"]))
         yield " ".join(sentences)

@@ -41,6 +41,7 @@ class SweepSummary(TypedDict):
     name: str
     claim: str | None
     verdict: str | None
+    sense: str | None
     answer: str | None
     better_baseline: str | None
     metric: str | None
@@ -133,6 +134,7 @@ def _sweep(folder: Path) -> SweepSummary:
         "name": folder.name,
         "claim": None,
         "verdict": None,
+        "sense": None,
         "answer": None,
         "better_baseline": None,
         "metric": None,
@@ -163,6 +165,7 @@ def _sweep(folder: Path) -> SweepSummary:
         return row | {"answer": f"{folder / DATA} is damaged"}
     return row | {
         "verdict": str(compared.expect.verdict) if compared.expect else None,
+        "sense": compared.expect.sense if compared.expect else None,
         "answer": str(compared.answer or "")[:MAX_TEXT],
         "better_baseline": str(compared.better_baseline or "")[:MAX_TEXT] or None,
         "metric": compared.metric,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from blockyard.config.tree import Node
 from blockyard.errors import fold
 from blockyard.report.load.document import SettingRow
 from blockyard.report.load.run_record import LoadedRun
+from blockyard.runs.costs import COSTS
 from blockyard.runs.identity import semantic
 from blockyard.sweep.cells import Setting
 from blockyard.sweep.plan.sweep_plan import PlanFacts
@@ -48,6 +50,19 @@ class ArmRuns:
         if self.averages is not None:
             return self.averages.get(metric, {})
         return {run.seed: value for run in self.runs if (value := run.value(metric)) is not None}
+
+    def outcomes(self, metric: str) -> dict[int, float]:
+        """Return the values of a metric by seed, NaN for a run that diverged: it has no value, but is not missing.
+
+        Costs have none of these: a loss that is not finite makes no step longer.
+        """
+        values = dict(self.values(metric))
+        if metric in COSTS:
+            return values
+        for run in self.runs:
+            if run.diverged and run.value(metric) is None:
+                values[run.seed] = math.nan
+        return values
 
     @property
     def done(self) -> list[LoadedRun]:

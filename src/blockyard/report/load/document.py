@@ -108,6 +108,7 @@ class Difference:
     signs: seeds on which the arm is ahead, behind and level, where outcomes are compared by their order alone; no
         test is then made of `mean`
     error, free: the standard error of the mean and its degrees of freedom where the test is over samples or splits
+    diverged: how many runs of which arm diverged, as a clause of a sentence; None where none did
     """
 
     n: int
@@ -126,6 +127,7 @@ class Difference:
     signs: tuple[int, int, int] | None = field(default=None, metadata=INTERNAL)
     error: float | None = field(default=None, metadata=INTERNAL)
     free: float | None = field(default=None, metadata=INTERNAL)
+    diverged: str | None = field(default=None, metadata=INTERNAL)
 
     @property
     def p(self) -> float | None:
@@ -164,6 +166,7 @@ class ArmRow:
     """One arm. values: by seed; words: the verdict as a sentence; other: of each metric.
 
     against: the arm that it is compared with, where that is not the baseline of all: the one at its rung of a ladder
+    diverged: the seeds whose runs ended with a loss that is not finite, where there are any
     """
 
     name: str
@@ -186,6 +189,7 @@ class ArmRow:
     budget: BudgetRow | None
     other: dict[str, MeanRow]
     against: str | None = field(default=None, metadata=OPTIONAL)
+    diverged: list[int] | None = field(default=None, metadata=OPTIONAL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -384,21 +388,52 @@ class EffectsRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ClauseRow:
-    """One clause of an expectation, its verdict and the reason."""
+    """One clause of an expectation, its verdict and the reason.
+
+    sense: what the verdict shows, such as "the opposite is shown", where the verdict alone does not tell
+    sign: of the claim; decision: see `sweep.stopping.decisions.Decision`
+    arms: both sides, where they are single arms
+    holm_p: corrected over the clauses with `>`
+    """
 
     text: str
     verdict: str
     reason: str
+    sense: str | None = field(default=None, metadata=OPTIONAL)
+    sign: str | None = field(default=None, metadata=INTERNAL)
+    decision: str | None = field(default=None, metadata=INTERNAL)
+    arms: tuple[str, str] | None = field(default=None, metadata=INTERNAL)
+    holm_p: float | None = field(default=None, metadata=INTERNAL)
+
+    @property
+    def judged(self) -> str:
+        """The verdict with its sense: "contradicted (the opposite is shown)"."""
+        return _with_sense(self.verdict, self.sense)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectRow:
-    """The expectation of a sweep, its verdict and the reason, as a whole and clause by clause."""
+    """The expectation of a sweep, its verdict and the reason, as a whole and clause by clause.
+
+    sense: of the clauses that decide the verdict
+    """
 
     text: str
     verdict: str
     reason: str
     clauses: list[ClauseRow]
+    sense: str | None = field(default=None, metadata=OPTIONAL)
+
+    @property
+    def judged(self) -> str:
+        """The verdict with its sense: "contradicted (the opposite is shown)"."""
+        return _with_sense(self.verdict, self.sense)
+
+
+def _with_sense(verdict: str, sense: str | None) -> str:
+    if sense is None:
+        return verdict
+    return f"{verdict} ({sense})"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,6 @@ from blockyard.report.load.arms import ArmRuns, ComparisonInput
 from blockyard.report.load.document import SettingRow
 from blockyard.report.load.metrics import default_metric
 from blockyard.report.load.run_record import LoadedRun, read_run
-from blockyard.runs.status import diverged
 from blockyard.sweep.plan.compact_json import without_secrets
 from blockyard.sweep.plan.history import DESCRIPTIVE_KEYS
 from blockyard.sweep.plan.sweep_plan import MetricFacts, SweepPlan
@@ -45,7 +44,7 @@ def from_plan(plan: SweepPlan, requested: str | None = None) -> ComparisonInput:
     metric = plan.facts.get("metric") or MetricFacts()
     reached = of_metric(metric.get("name"))
     if reached:
-        never = [run.run for run in cells if diverged(run.state, run.reason)]
+        never = [run.run for run in cells if run.diverged]
         outcomes = reached.outcomes({run.run: (run.metrics, run.path) for run in cells if run.done}, never)
         cells = [_with_outcome(run, reached, outcomes.get(run.run)) for run in cells]
     metrics = {run.run: run.cost | run.metrics for run in cells if run.done}

@@ -14,7 +14,7 @@ from blockyard.runs.costs import costs
 from blockyard.runs.folder import CONFIG, RUN, SUMMARY
 from blockyard.runs.last_evaluations import last_means
 from blockyard.runs.metric_name import MetricName
-from blockyard.runs.status import read_status
+from blockyard.runs.status import diverged, read_status
 from blockyard.sweep.cells import Setting
 
 State = Literal["done", "failed", "running", "queued", "interrupted", "missing", "refused"]
@@ -52,6 +52,11 @@ class LoadedRun:
     def done(self) -> bool:
         """Return whether the run finished."""
         return self.state == "done"
+
+    @property
+    def diverged(self) -> bool:
+        """Return whether the run failed because a loss, a gradient or a weight was not finite."""
+        return diverged(self.state, self.reason)
 
     @property
     def metrics(self) -> dict[str, float]:

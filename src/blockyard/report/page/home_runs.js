@@ -17,7 +17,7 @@ function sweepTable() {
         return h("tr", {},
           h("th", { scope: "row" }, at ? h("a", { href: at }, sweep.name) : sweep.name, sweep.time ? h("small", { class: "below" }, sweep.time.slice(0, 10)) : null),
           h("td", { class: "wide", "data-label": "claim" }, sweep.claim || NONE),
-          h("td", { "data-label": "verdict" }, h("span", { class: `chip ${kind}` }, h("span", { "aria-hidden": "true" }, VERDICT_SIGNS[sweep.verdict] || "·"), sweep.verdict || "not judged")),
+          h("td", { "data-label": "verdict" }, h("span", { class: `chip ${kind}` }, h("span", { "aria-hidden": "true" }, VERDICT_SIGNS[sweep.verdict] || "·"), sweep.verdict || "not judged"), sweep.sense ? h("small", { class: "below" }, sweep.sense) : null),
           h("td", { class: "wide", "data-label": "answer" }, h("div", {}, sweep.stale ? h("strong", {}, `${sweep.stale} `) : null, folded(sweep.answer, 260) || NONE, outdone(sweep))),
           h("td", { class: "number", "data-label": "cells done" }, h("button", { type: "button", class: "quiet", "data-key": `cells:${sweep.name}`, title: `show the runs of ${sweep.name}`,
             onclick: () => { state.query = `sweep=${sweep.name}`; document.getElementById("query").value = state.query; redraw(); document.getElementById("runs").scrollIntoView(); } },

@@ -3,7 +3,7 @@
 const PRINTED = 24; // arms; with more, only the rows are printed
 const NARROW = 560; // pixels of the section, below which the columns are in the order for a phone
 const WHISKER = [4, 92]; // the ends of the scale of differences, in pixels
-const SIGNS = { better: "▲", worse: "▼", baseline: "●", "no difference shown": "≈", "no difference that matters": "=", undecided: "?", "too few seeds": "…",
+const SIGNS = { better: "▲", worse: "▼", baseline: "●", "no difference shown": "≈", "no difference that matters": "=", "not better by the margin": "≤", "not worse by the margin": "≥", "not asked": "·", undecided: "?", "too few seeds": "…",
   "not done yet": "…", "no value": "∅", failed: "✗", refused: "⊘" };
 
 /** A verdict as a badge; the sign carries the meaning without colour. */
@@ -221,7 +221,9 @@ function reading() {
     ranged ? h("li", {}, `Intervals of ${data.metric} end at ${ranged[0]} and ${ranged[1]}, beyond which it has no values.`) : null,
     h("li", {}, "Intervals are those of one arm alone: they are not corrected for the number of arms, the verdict is. Where an interval leaves 0 out and the corrected p is above 0.05, the row says \u201cinterval not corrected\u201d, and the verdict is that no difference is shown."),
     h("li", {}, "Differences are paired: arm minus baseline within each seed, then averaged."),
-    h("li", {}, "The verdict is better or worse where the Holm-corrected p of the t test is at most 0.05 (that of the exact test where all differences are equal). Fewer than three common seeds give no verdict."),
+    data.expect ? h("li", {}, "An arm has the verdict of the clause that compares it with the baseline; an arm without one was not asked. Clauses with > share 5 % by Holm's correction, and one of several clauses is contradicted at 5 % over their number.")
+      : h("li", {}, "The verdict is better or worse where the Holm-corrected p of the t test is at most 0.05 (that of the exact test where all differences are equal). Fewer than three common seeds give no verdict."),
+    data.arms.some((arm) => arm.diverged) ? h("li", {}, "A run whose loss was not finite counts as worse than every run that ended, so arms with such runs are compared by order.") : null,
     h("li", {}, "× is the ratio to the baseline. A dash is a missing value."),
     h("li", {}, "Open a row to see what the arm changes in config, modules and parameters."));
 }

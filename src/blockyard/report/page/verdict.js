@@ -26,10 +26,10 @@ function rest() {
 }
 
 /** The expectation and its verdict, clause by clause where it has several. */
-function expectation({ text, verdict, reason, clauses }) {
+function expectation({ text, verdict, sense, reason, clauses }) {
   const [sign, name] = VERDICTS[verdict] || ["?", verdict];
   return h("div", { class: `expect ${VERDICTS[verdict] ? verdict : "undecided"}` },
-    h("p", { class: "judged" }, h("span", { "aria-hidden": "true" }, sign), name),
+    h("p", { class: "judged" }, h("span", { "aria-hidden": "true" }, sign), name, sense ? h("small", {}, sense) : null),
     h("div", {}, h("p", {}, "Expected: ", h("code", {}, text)), several(clauses) ? h("ul", { class: "clauses" }, clauses.map(clause)) : reason ? h("p", { class: "note" }, reason) : null));
 }
 

@@ -244,7 +244,7 @@ def notes(data: ComparisonDocument) -> list[str]:
     """Return the meaning of the columns of `quality`, and the smallest p that so many seeds allow."""
     gaps = [arm.difference for arm in data.arms if arm.difference]
     if gaps and of_metric(data.metric):
-        return _outcome_notes(data, _corrected_over(len(gaps)))
+        return _outcome_notes(data, _corrected_over(data, len(gaps)))
     intervals = _interval_note(data)
     if not gaps:
         return [intervals]
@@ -252,14 +252,14 @@ def notes(data: ComparisonDocument) -> list[str]:
         return [
             f"{intervals}; of differences, a confidence sequence",
             f"difference: to {reference(data)}, paired by seed; e: the largest e-value of the t statistic; "
-            f"p: 1 / e{_corrected_over(len(gaps))}. They hold whenever the sweep stopped; effect: d_z with Hedges' "
-            "correction",
+            f"p: 1 / e{_corrected_over(data, len(gaps))}. They hold whenever the sweep stopped; "
+            "effect: d_z with Hedges' correction",
         ]
     over = next((gap.over for gap in gaps if gap.over), None)
     if over == "splits":
         return [
             intervals,
-            f"difference: to {data.baseline}, paired by seed; interval and p{_corrected_over(len(gaps))} hold "
+            f"difference: to {data.baseline}, paired by seed; interval and p{_corrected_over(data, len(gaps))} hold "
             f"{FOR[over]}: all variances are times 1 + seeds x test / training samples, as splits overlap "
             "(Nadeau and Bengio 2003)",
         ]
@@ -267,7 +267,7 @@ def notes(data: ComparisonDocument) -> list[str]:
         return [
             intervals,
             f"difference: to {reference(data)}, paired by seed and test sample; interval and "
-            f"p{_corrected_over(len(gaps))} hold {FOR[over]}",
+            f"p{_corrected_over(data, len(gaps))} hold {FOR[over]}",
         ]
     return [intervals, *_paired_notes(data, gaps)]
 
@@ -286,7 +286,10 @@ def _interval_note(data: ComparisonDocument) -> str:
     return note
 
 
-def _corrected_over(count: int) -> str:
+def _corrected_over(data: ComparisonDocument, count: int) -> str:
+    """Return over what the p values are corrected. count: the arms that are compared, where no clause is"""
+    if data.expect is not None:
+        return ", corrected over the clauses with > (Holm)" if len(data.expect.clauses or ()) > 1 else ""
     if count > 1:
         return f", corrected over {count} arms (Holm)"
     return ""
@@ -305,7 +308,7 @@ def _outcome_notes(data: ComparisonDocument, corrected: str) -> list[str]:
 def _paired_notes(data: ComparisonDocument, gaps: Sequence[Difference]) -> list[str]:
     tested = sum(gap.holm_p is not None for gap in gaps)
     lines = [
-        f"difference: to {reference(data)}, paired by seed; p: paired t test{_corrected_over(tested)}; "
+        f"difference: to {reference(data)}, paired by seed; p: paired t test{_corrected_over(data, tested)}; "
         "effect: d_z with Hedges' correction"
     ]
     if tested > 1:
@@ -387,5 +390,5 @@ def head_lines(data: ComparisonDocument) -> list[str]:
         lines.append(f"claim: {data.claim}")
     if data.expect:
         margin = f" (margin {data.margin:.3g})" if data.margin else ""
-        lines.append(f"expected: {data.expect.text}: {data.expect.verdict}{margin}")
+        lines.append(f"expected: {data.expect.text}{margin}: {data.expect.judged}")
     return lines

@@ -9,7 +9,17 @@ from blockyard.report.arms.missing import FAILED, NO_VALUE, NOT_DONE, REFUSED
 from blockyard.report.load.document import ComparisonDocument
 from blockyard.report.render import columns
 from blockyard.report.render.markdown import settings
-from blockyard.report.stats.verdict import BASELINE, BETTER, EQUIVALENT, TOO_FEW, UNDECIDED, WORSE
+from blockyard.report.stats.verdict import (
+    BASELINE,
+    BETTER,
+    EQUIVALENT,
+    NOT_ASKED,
+    NOT_BETTER,
+    NOT_WORSE,
+    TOO_FEW,
+    UNDECIDED,
+    WORSE,
+)
 from blockyard.terminal import console as make_console
 
 if TYPE_CHECKING:
@@ -23,6 +33,9 @@ _STYLES = {
     WORSE: "red",
     "no difference": "yellow",
     TOO_FEW: "dim",
+    NOT_BETTER: "yellow",
+    NOT_WORSE: "yellow",
+    NOT_ASKED: "dim",
     BASELINE: "bold",
 }
 _STYLES |= {FAILED: "red", REFUSED: "magenta", NO_VALUE: "magenta", NOT_DONE: "dim"}

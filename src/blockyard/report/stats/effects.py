@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from blockyard.report.load.document import EffectsRow, InteractionRow, Limits, MainEffectRow
-from blockyard.report.stats.paired import Values, finite
+from blockyard.report.stats.paired import Values, diverged_seeds, finite
 from blockyard.report.stats.verdict import ArmResult, holm
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ def grid_effects(values: Values, levels: Levels, inflation: float = 1.0) -> Effe
     seeds = sorted({seed for _, seed, _ in rows})
     if not rows or not factors:
         return None
+    lost = sum(len(diverged_seeds(values[arm])) for arm in levels if arm in values)
     pairs = list(itertools.combinations(factors, 2))
     design = design_matrix(rows, factors, pairs, seeds)
     # Without full rank an effect is not identified, and statsmodels would return one of many solutions.
@@ -115,7 +116,9 @@ def grid_effects(values: Values, levels: Levels, inflation: float = 1.0) -> Effe
             return None
     free = len(rows) - design.columns.shape[1]
     target = np.asarray([value for _, _, value in rows])
-    fit = sm.OLS(target, design.columns).fit() if free > 0 else None
+    fit = None
+    if free > 0 and not lost:
+        fit = sm.OLS(target, design.columns).fit()
     coefficients = np.linalg.lstsq(design.columns, target, rcond=None)[0]
     means = _means(rows)
     main = [
@@ -125,7 +128,12 @@ def grid_effects(values: Values, levels: Levels, inflation: float = 1.0) -> Effe
     ]
     interactions = [_interaction(fit, design, pair, factors, means, inflation) for pair in pairs]
     terms = ["seed", *factors, *(f"{a}:{b}" for a, b in pairs)]
-    note = "" if fit is not None else " (no degrees of freedom left for tests)"
+    note = ""
+    if lost:
+        runs = "1 run" if lost == 1 else f"{lost} runs"
+        note = f" (not tested: {runs} ended with a loss that is not finite, and the effects are those of the others)"
+    elif fit is None:
+        note = " (no degrees of freedom left for tests)"
     if len(factors) > 1 and not pairs:
         note += " (interactions left out: cells are missing)"
     return EffectsRow(

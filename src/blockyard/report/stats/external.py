@@ -15,7 +15,7 @@ from typing import Any
 
 from blockyard.report.load.document import ExternalGapRow, ExternalRow
 from blockyard.report.stats.intervals import LEVEL, all_equal
-from blockyard.report.stats.paired import Values, finite
+from blockyard.report.stats.paired import Values, diverged_seeds, finite
 from blockyard.report.stats.verdict import ALPHA, BETTER, MIN_SEEDS, NO_DIFFERENCE, TOO_FEW, UNDECIDED, WORSE
 from blockyard.sweep.stopping.evidence import holm
 
@@ -36,12 +36,15 @@ def _row(name: str, figure: Mapping[str, Any], values: Values, direction: str, t
     gaps = [_gap(arm, list(finite(by_seed).values()), value, n, sd, tested) for arm, by_seed in values.items()]
     ps = {gap.arm: gap.p for gap in gaps if gap.p is not None}
     holm_ps = dict(zip(ps, holm(list(ps.values())), strict=True))
-    arms = [_judged(gap, holm_ps.get(gap.arm), direction) for gap in gaps]
+    arms = [_judged(gap, holm_ps.get(gap.arm), direction, diverged_seeds(values[gap.arm])) for gap in gaps]
     return ExternalRow(name=name, value=value, n=n, sd=sd, source=str(figure["source"]), arms=arms)
 
 
-def _judged(gap: ExternalGapRow, holm_p: float | None, direction: str) -> ExternalGapRow:
-    """Return the difference with its corrected p and the verdict; as it is where no test was made."""
+def _judged(gap: ExternalGapRow, holm_p: float | None, direction: str, diverged: list[int]) -> ExternalGapRow:
+    """Return the difference with its corrected p and the verdict; as it is where no test was made.
+
+    diverged: the seeds of the arm whose runs diverged
+    """
     if holm_p is None or gap.mean is None:
         return gap
     if holm_p > ALPHA:
@@ -50,6 +53,8 @@ def _judged(gap: ExternalGapRow, holm_p: float | None, direction: str) -> Extern
         verdict = BETTER
     else:
         verdict = WORSE
+    if verdict == BETTER and diverged:  # by the runs that are left alone
+        verdict = UNDECIDED
     return replace(gap, holm_p=holm_p, verdict=verdict)
 
 

@@ -3,6 +3,9 @@
 Runs of one seed share the order of the data and, where shapes allow, the initial weights, so that the
 differences vary less than either arm does.
 
+A value that is not finite is a run that diverged. It counts as worse than every finite value, two of them as level: a
+mean over the runs that are left would compare a selection, so arms with such runs are compared by order alone.
+
 Source: Student 1908 (paired t test); Fisher 1935, The Design of Experiments, sec. 21 (sign flips);
 Hedges 1981, Distribution Theory for Glass's Estimator of Effect Size (the correction for small samples).
 """
@@ -10,7 +13,7 @@ Hedges 1981, Distribution Theory for Glass's Estimator of Effect Size (the corre
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -31,6 +34,31 @@ def finite(values: Mapping[int, float | None]) -> dict[int, float]:
     return {seed: float(v) for seed, v in sorted(values.items()) if v is not None and math.isfinite(v)}
 
 
+def outcomes(values: Mapping[int, float | None]) -> dict[int, float]:
+    """Return the values that there are, by seed; those of runs that diverged are not finite."""
+    return {seed: float(value) for seed, value in sorted(values.items()) if value is not None}
+
+
+def diverged_seeds(values: Mapping[int, float | None]) -> list[int]:
+    """Return the seeds whose runs diverged."""
+    return [seed for seed, value in outcomes(values).items() if not math.isfinite(value)]
+
+
+def diverged_runs(arms: Iterable[str], values: Mapping[str, Mapping[int, float | None]]) -> str | None:
+    """Return how many runs of each arm diverged, as a clause of a sentence; None where none did."""
+    parts = []
+    for arm in arms:
+        lost = len(diverged_seeds(values.get(arm, {})))
+        if lost:
+            parts.append(diverged_share(arm, lost, len(outcomes(values[arm]))))
+    return " and ".join(parts) or None
+
+
+def diverged_share(arm: str, lost: int, runs: int) -> str:
+    """Return how many runs of an arm diverged: "2 of 5 runs of none-8 ended with a loss that is not finite"."""
+    return f"{lost} of {runs} run{'s' * (runs != 1)} of {arm} ended with a loss that is not finite"
+
+
 def paired_difference(arm: Mapping[int, float], other: Mapping[int, float]) -> Difference:
     """Return the difference of two arms (seed -> finite value) over the seeds that both have."""
     seeds = sorted(arm.keys() & other.keys())
@@ -40,25 +68,40 @@ def paired_difference(arm: Mapping[int, float], other: Mapping[int, float]) -> D
 def sign_difference(arm: Mapping[int, float], other: Mapping[int, float], direction: str) -> Difference:
     """Return the difference of two arms' outcomes (seed -> value), tested by signs alone: McNemar's exact test.
 
+    The mean is that of the seeds on which neither run diverged.
+
     Source: McNemar 1947; with the seeds as strata it is the exact form of the log-rank test for pairs.
     """
     from scipy import stats
 
     seeds = sorted(arm.keys() & other.keys())
-    gaps = [arm[seed] - other[seed] for seed in seeds]
-    up, down = sum(gap > 0 for gap in gaps), sum(gap < 0 for gap in gaps)
-    n = len(gaps)
+    n = len(seeds)
     if not n:
         return Difference(0)
-    p = float(stats.binomtest(up, up + down).pvalue) if up + down else 1.0
-    ahead, behind = (up, down) if direction == "max" else (down, up)
+    ranks = [(_rank(arm[seed], direction), _rank(other[seed], direction)) for seed in seeds]
+    ahead = sum(first > second for first, second in ranks)
+    behind = sum(first < second for first, second in ranks)
+    gaps = [gap for seed in seeds if math.isfinite(gap := arm[seed] - other[seed])]
+    mean = None
+    if gaps:
+        mean = math.fsum(gaps) / len(gaps)
+    p = float(stats.binomtest(ahead, ahead + behind).pvalue) if ahead + behind else 1.0
     return Difference(
         n,
-        math.fsum(gaps) / n,
+        mean,
         permutation_p=p,
         smallest_p=smallest_p(n),
-        signs=(ahead, behind, n - up - down),
+        signs=(ahead, behind, n - ahead - behind),
     )
+
+
+def _rank(value: float, direction: str) -> float:
+    """Return a number that is larger for a better outcome; a run that diverged has the least."""
+    if not math.isfinite(value):
+        return -math.inf
+    if direction == "max":
+        return value
+    return -value
 
 
 def difference(arm: Sequence[float], other: Sequence[float]) -> Difference:

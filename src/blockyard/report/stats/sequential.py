@@ -11,11 +11,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from blockyard.report.load.document import ClauseRow, Difference, EvidenceRow, ExpectRow, LookRow
-from blockyard.report.stats.expectations import expected_outcome
+from blockyard.report.stats.expectations import decision_sense, expected_outcome, room_words, single_arms
 from blockyard.report.stats.intervals import Interval, mean_of, rate_of
 from blockyard.report.stats.metric_range import Range, clipped
-from blockyard.report.stats.paired import Values, effect, finite
-from blockyard.report.stats.verdict import BASELINE, BETTER, EQUIVALENT, TOO_FEW, UNDECIDED, WORSE, ArmResult, by_signs
+from blockyard.report.stats.paired import Values, diverged_runs, effect, finite, outcomes
+from blockyard.report.stats.verdict import (
+    BASELINE,
+    BETTER,
+    EQUIVALENT,
+    TOO_FEW,
+    UNDECIDED,
+    WORSE,
+    ArmResult,
+    by_order,
+    by_signs,
+)
+from blockyard.sweep.spec.expectation import parse
 from blockyard.sweep.stopping.decisions import ArmComparison, Judgement, comparisons, judge
 from blockyard.sweep.stopping.due import Standing
 from blockyard.sweep.stopping.evidence import (
@@ -40,6 +51,7 @@ class Terms:
     """The terms of a comparison. seeds: in the order in which they were assigned; limits: the range of the metric
 
     outcome: "success" or "steps_to" where outcomes of whole runs are compared, by signs
+    end: the best value of the metric, where it has an end
     """
 
     direction: str
@@ -47,12 +59,17 @@ class Terms:
     seeds: Sequence[int]
     limits: Range | None = None
     outcome: str | None = None
+    end: float | None = None
+
+    def by_order(self, one: Judgement) -> bool:
+        """Return whether a comparison is by order alone, since runs diverged or outcomes have no mean."""
+        return self.outcome is not None or one.by_order
 
 
 def judged(clauses: Sequence[ArmComparison], values: Values, terms: Terms) -> list[Judgement]:
     """Return the judgement of each comparison over all the values there are."""
-    clean = {arm: finite(by_seed) for arm, by_seed in values.items()}
-    return judge(clauses, clean, terms.seeds, terms.direction, terms.margin, signs=terms.outcome is not None)
+    ended = {arm: outcomes(by_seed) for arm, by_seed in values.items()}
+    return judge(clauses, ended, terms.seeds, terms.direction, terms.margin, signs=terms.outcome is not None)
 
 
 def compare_arms(values: Values, baseline: str | None, terms: Terms) -> dict[str, ArmResult]:
@@ -69,10 +86,13 @@ def compare_arms(values: Values, baseline: str | None, terms: Terms) -> dict[str
         if arm in against:
             judgement = against[arm]
             gap = _difference(judgement, terms.limits)
-            if terms.outcome:
+            if terms.by_order(judgement):
                 signs = signs_of(judgement, terms.direction)
                 gap = replace(gap, interval=None, effect=None, deviation=None, signs=signs)
             text = explain(judgement, terms, len(against))
+            gap = replace(gap, diverged=diverged_runs(judgement.comparison.arms, values))
+            if gap.diverged:
+                text += f" {by_order(gap.diverged)}"
             results[arm] = ArmResult(mean, gap, _verdict(judgement), text)
         elif arm == baseline:
             results[arm] = ArmResult(mean, None, BASELINE, "The baseline.")
@@ -83,12 +103,13 @@ def compare_arms(values: Values, baseline: str | None, terms: Terms) -> dict[str
 
 def _difference(one: Judgement, limits: Range | None) -> Difference:
     n = len(one.gaps)
-    if not n:
-        return Difference(0)
-    mean = math.fsum(one.gaps) / n
+    gaps = [gap for gap in one.gaps if math.isfinite(gap)]
+    if not gaps:
+        return Difference(n)
+    mean = math.fsum(gaps) / len(gaps)
     deviation = None
-    if n > 1:
-        deviation = math.sqrt(math.fsum((gap - mean) ** 2 for gap in one.gaps) / (n - 1))
+    if n > 1 and not one.by_order:
+        deviation = math.sqrt(math.fsum((gap - mean) ** 2 for gap in gaps) / (n - 1))
     interval = _finite(one.interval)
     if limits is not None:
         width = limits[1] - limits[0]
@@ -131,7 +152,7 @@ def explain(one: Judgement, terms: Terms, compared: int) -> str:
     if one.outcome == "same":
         return f"The same value as {other} on all of {one.at} seeds, so on more than half of all seeds."
     text = f"Undecided after {n} seeds: {numbers}, where a verdict takes {math.exp(one.threshold):.3g}."
-    if not terms.outcome:
+    if not terms.by_order(one):
         text += f" {_more(one, terms, compared)}"
     return text
 
@@ -148,7 +169,7 @@ def signs_of(one: Judgement, direction: str) -> tuple[int, int, int]:
 
 def figures(one: Judgement, terms: Terms) -> str:
     """Return the difference, its confidence sequence and the largest e-value: "+0.012 (95 % ... to ...), e = 31"."""
-    if terms.outcome:
+    if terms.by_order(one):
         return f"{by_signs(signs_of(one, terms.direction))}, e = {math.exp(min(700.0, max(one.log_e))):.3g}"
     mean = math.fsum(one.gaps) / len(one.gaps)
     low, high = one.interval
@@ -188,12 +209,43 @@ def evaluate(text: str, values: Values, terms: Terms, missing: Mapping[str, str]
     Raises UserError as `sweep.spec.expectation.parse` does.
     """
     clauses = []
+    claims = parse(text, values)
     wanted = comparisons(text, list(values), None)
-    for one in judged(wanted, values, terms):
+    for claim, one in zip(claims, judged(wanted, values, terms), strict=True):
         lost = [f"{arm} {missing[arm]}" for arm in one.comparison.arms if arm in missing]
         reason = " and ".join(lost) or _clause(one, terms, len(wanted))
-        clauses.append(ClauseRow(text=one.comparison.name, verdict=one.verdict or "undecided", reason=reason))
+        row = ClauseRow(
+            text=one.comparison.name,
+            verdict=one.verdict or "undecided",
+            reason=reason,
+            sense=_sense(one, terms),
+            sign=claim.sign,
+            decision=one.outcome,
+            arms=single_arms(claim),
+            holm_p=one.holm_p,
+        )
+        no_room = room_words(claim, values, terms.direction, terms.margin, terms.end)
+        if no_room and one.outcome in (None, "not better", "equivalent", "same"):
+            row = replace(row, verdict="undecided", reason=f"{figures(one, terms)}: {no_room}", sense=no_room)
+        diverged = diverged_runs(claim.arms, values)
+        if diverged:
+            row = replace(row, reason=f"{row.reason} ({diverged})")
+        clauses.append(row)
     return expected_outcome(text, clauses)
+
+
+def _sense(one: Judgement, terms: Terms) -> str | None:
+    """Return what the decision on a clause shows, where its verdict alone does not tell."""
+    over_margin = None
+    margin = None
+    if terms.margin is not None:
+        margin = f"{terms.margin:g}"
+    if terms.margin and not terms.by_order(one):
+        low, high = one.interval
+        if terms.direction != "max":
+            low, high = -high, -low
+        over_margin = (low - terms.margin, high - terms.margin)
+    return decision_sense(str(one.comparison.sign), one.outcome, margin, over_margin)
 
 
 def _clause(one: Judgement, terms: Terms, compared: int) -> str:
@@ -202,21 +254,12 @@ def _clause(one: Judgement, terms: Terms, compared: int) -> str:
     if n < 2:
         return f"{n} common seeds, at least 2 are needed"
     numbers = f"{figures(one, terms)}, {n} seeds"
-    if one.outcome == "equivalent":
-        return f"{numbers}: no difference of {terms.margin:.3g} or more"
-    if one.outcome == "not worse":
-        return f"{numbers}: not worse by {terms.margin:.3g} or more"
-    if one.outcome == "different":
-        return f"{numbers}: a difference of {terms.margin:.3g} or more"
-    if one.outcome == "not better":
-        return f"{numbers}: not better by {terms.margin:.3g} or more"
-    if one.outcome == "worse by a margin":
-        return f"{numbers}: worse by {terms.margin:.3g} or more"
+    sense = _sense(one, terms)
     if one.outcome == "same":
-        return f"{n} seeds: the same value on all of the first {one.at}, so on more than half of all seeds"
+        return f"{n} seeds: {sense}: all of the first {one.at}, so more than half of all seeds"
     if one.outcome is not None:
-        return numbers
-    if terms.outcome:
+        return f"{numbers}: {sense}" if sense else numbers
+    if terms.by_order(one):
         return f"{numbers}: a verdict takes e = {math.exp(one.threshold):.3g}"
     goal = f"a verdict takes e = {math.exp(one.threshold):.3g}"
     if one.comparison.sign in ("~", ">=") and terms.margin is not None:
@@ -227,9 +270,18 @@ def _clause(one: Judgement, terms: Terms, compared: int) -> str:
     return f"{numbers}: {goal}; {more[:1].lower()}{more[1:]}"
 
 
-def evidence_row(standing: Standing, judgements: Sequence[Judgement], question: Mapping[str, object]) -> EvidenceRow:
-    """Return the evidence after each seed of every comparison that the sweep decides, and the reason of its stop."""
+def evidence_row(
+    standing: Standing,
+    judgements: Sequence[Judgement],
+    question: Mapping[str, object],
+    expect: ExpectRow | None = None,
+) -> EvidenceRow:
+    """Return the evidence after each seed of every comparison that the sweep decides, and the reason of its stop.
+
+    expect: the verdicts on the clauses, where the comparisons are clauses
+    """
     looks = []
+    verdicts = {clause.text: clause.verdict for clause in expect.clauses} if expect else {}
     for one in judgements:
         ends = [_finite(pair) or (None, None) for pair in one.intervals]
         looks.append(
@@ -240,13 +292,24 @@ def evidence_row(standing: Standing, judgements: Sequence[Judgement], question: 
                 log10_e=[log_e / math.log(10) for log_e in one.log_e],
                 low=[low for low, _ in ends],
                 high=[high for _, high in ends],
-                mean=[math.fsum(one.gaps[: n + 1]) / (n + 1) for n in range(len(one.gaps))],
+                mean=_running_means(one.gaps),
                 threshold=one.threshold / math.log(10),
-                outcome=one.verdict or one.outcome,
+                outcome=None if verdicts.get(one.comparison.name) == "undecided" else one.verdict or one.outcome,
                 at=one.at,
             )
         )
     return EvidenceRow(alpha=ALPHA, reason=standing.reason, words=stopped(standing, judgements, question), looks=looks)
+
+
+def _running_means(gaps: Sequence[float]) -> list[float]:
+    """Return the mean after each seed, over those on which no run diverged; NaN before the first one."""
+    means: list[float] = []
+    finite_gaps: list[float] = []
+    for gap in gaps:
+        if math.isfinite(gap):
+            finite_gaps.append(gap)
+        means.append(_middle(finite_gaps) if finite_gaps else math.nan)
+    return means
 
 
 def stopped(standing: Standing, judgements: Sequence[Judgement], question: Mapping[str, object]) -> str:
@@ -276,7 +339,7 @@ def warnings(judgements: Sequence[Judgement], values: Values, limits: Range | No
     """
     lines: list[str] = []
     for one in judgements:
-        if skewed(one.gaps):
+        if not one.by_order and skewed(one.gaps):
             lines.append(
                 f"{one.comparison.name}: the differences are skewed, and no test of a mean holds for all skewed "
                 f"ones at so few seeds; {_other_questions(one, limits)}"

@@ -18,7 +18,14 @@ from functools import lru_cache
 from blockyard.report.load.document import Difference
 from blockyard.report.stats.intervals import Mean, mean_of, rate_of
 from blockyard.report.stats.metric_range import Range, clipped
-from blockyard.report.stats.paired import Values, finite, paired_difference, sign_difference
+from blockyard.report.stats.paired import (
+    Values,
+    diverged_runs,
+    finite,
+    outcomes,
+    paired_difference,
+    sign_difference,
+)
 from blockyard.sweep.stopping.evidence import ALPHA, holm
 
 POWER = 0.80
@@ -39,8 +46,12 @@ BETTER = "better"
 WORSE = "worse"
 NO_DIFFERENCE = "no difference shown"
 TOO_FEW = "too few seeds"
-EQUIVALENT = "no difference that matters"  # in a sweep that stops when it is decided
+EQUIVALENT = "no difference that matters"
 UNDECIDED = "undecided"
+# Of a sweep with `expect`, whose arms have the verdicts of its clauses.
+NOT_BETTER = "not better by the margin"
+NOT_WORSE = "not worse by the margin"
+NOT_ASKED = "not asked"
 _LONG = 24  # characters; a longer name of the baseline is not repeated in every sentence
 
 
@@ -68,7 +79,8 @@ def compare_arms(
 ) -> dict[str, ArmResult]:
     """Compare every arm with the baseline.
 
-    values: arm -> seed -> value; values that are not finite are left out
+    values: arm -> seed -> value, not finite for a run that diverged. Arms with such runs are compared by order, and
+        with `differ` not at all
     direction: "max" where more is better, else "min"
     margin: the smallest difference that matters, for the advice on seeds
     limits: the range of the metric, where intervals end; differences lie between minus and plus its width
@@ -84,10 +96,14 @@ def compare_arms(
         others = [arm for arm in clean if arm != rival[arm]]
     gaps: dict[str, Difference] = {}
     for arm in others:
+        diverged = diverged_runs((arm, rival[arm]), values)
         if differ:
             gaps[arm] = differ((arm,), (rival[arm],))
-        elif outcome:
-            gaps[arm] = sign_difference(clean[arm], clean[rival[arm]], direction)
+            if diverged:
+                gaps[arm] = replace(gaps[arm], t_p=None, permutation_p=None, diverged=diverged)
+        elif outcome or diverged:
+            signed = sign_difference(outcomes(values[arm]), outcomes(values[rival[arm]]), direction)
+            gaps[arm] = replace(signed, diverged=diverged)
         else:
             gaps[arm] = paired_difference(clean[arm], clean[rival[arm]])
     differences = corrected(gaps)
@@ -123,7 +139,7 @@ def corrected(differences: Mapping[str, Difference]) -> dict[str, Difference]:
 
 def verdict(gap: Difference, direction: str) -> str:
     """Return better, worse, no difference shown, undecided or too few seeds. direction: "max" or "min"."""
-    if gap.n < MIN_SEEDS or gap.mean is None:
+    if gap.n < MIN_SEEDS or (gap.mean is None and gap.signs is None):
         return TOO_FEW
     if gap.holm_p is None:  # over samples or splits no test is left where all differences are equal
         return UNDECIDED if gap.over else TOO_FEW
@@ -134,7 +150,7 @@ def verdict(gap: Difference, direction: str) -> str:
         if ahead > behind:
             return BETTER
         return WORSE
-    if gap.holm_p > ALPHA or gap.mean == 0:
+    if gap.holm_p > ALPHA or not gap.mean:
         return NO_DIFFERENCE
     if (gap.mean > 0) == (direction == "max"):
         return BETTER
@@ -149,14 +165,22 @@ def explain(gap: Difference, direction: str, baseline: str, compared: int, margi
     kind = verdict(gap, direction)
     other = baseline if len(baseline) <= _LONG else "the baseline"
     if kind == TOO_FEW:
-        return _too_few(gap.n, compared)
+        text = _too_few(gap.n, compared)
+        if gap.diverged:
+            text += f" {by_order(gap.diverged)}"
+        return text
+    if kind == UNDECIDED and gap.diverged:
+        return f"Undecided: {gap.diverged}, and a comparison {FOR[str(gap.over)]} needs a model of every run."
     if kind == UNDECIDED:
         return f"Undecided: all differences to {other} are equal ({gap.mean:+.3g}), so no test says how sure they are."
     head = f"{kind.capitalize()} than {other}"
     if kind == NO_DIFFERENCE:
         head = f"No difference shown to {other}"
     if gap.signs is not None:
-        return f"{head}: {by_signs(gap.signs)}; exact {p_equals(gap.permutation_p)}, corrected {format_p(gap.holm_p)}."
+        text = f"{head}: {by_signs(gap.signs)}; exact {p_equals(gap.permutation_p)}, corrected {format_p(gap.holm_p)}."
+        if gap.diverged:
+            text += f" {by_order(gap.diverged)}"
+        return text
     if gap.mean == 0 and gap.deviation is None and gap.interval is None:
         return f"No difference shown: all {gap.n} seeds have the same values as {other}."
     if gap.interval is None:
@@ -175,8 +199,13 @@ def explain(gap: Difference, direction: str, baseline: str, compared: int, margi
     if kind == NO_DIFFERENCE:
         if uncorrected(gap):
             text += f" {uncorrected_note(compared)}"
-        text += f" {_advice(gap, compared, margin)}"
+        text += f" {advice(gap, compared, margin)}"
     return text
+
+
+def by_order(diverged: str) -> str:
+    """Return the sentence on arms of which runs diverged. diverged: of `paired.diverged_runs`"""
+    return f"{diverged[:1].upper()}{diverged[1:]}, so the arms are compared by order, where such a run is the worst."
 
 
 def by_signs(signs: tuple[int, int, int]) -> str:
@@ -209,8 +238,11 @@ def _too_few(n: int, compared: int) -> str:
     )
 
 
-def _advice(gap: Difference, compared: int, margin: float | None) -> str:
-    """Return a sentence on the difference that so many seeds can detect, and the seeds that are needed."""
+def advice(gap: Difference, compared: int, margin: float | None) -> str:
+    """Return a sentence on the difference that so many seeds can detect, and the seeds that are needed.
+
+    gap: over seeds, with differences that vary
+    """
     assert gap.deviation is not None
     # The level of the first of Holm's tests, which is the strictest.
     alpha = ALPHA / max(1, compared)

@@ -141,7 +141,7 @@ def _content(comparison: ComparisonDocument) -> dict[str, Any]:
             "better_baseline": comparison.better_baseline,
             "claim": comparison.claim,
             "expect": comparison.expect.text if comparison.expect else None,
-            "verdict": comparison.expect.verdict if comparison.expect else None,
+            "verdict": comparison.expect.judged if comparison.expect else None,
             "baseline": comparison.baseline,
             "metric": metric,
         },

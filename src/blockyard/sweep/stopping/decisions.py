@@ -11,8 +11,11 @@ A comparison is a clause of `expect:`, or where the file expects nothing an arm 
                        be worse than zero. Evidence for `b >= a` contradicts `a > b`
     same               all seeds have the same value on both sides, and they are so many that more than half of all have
 
-A clause with `~` or `>=` is about the margin, so that a difference from zero alone does not contradict it. The first
-decision stays, whatever more seeds say while another comparison goes on.
+A clause with `~` or `>=` is about the margin, so that a difference from zero alone does not contradict it, and it has
+no part in Holm's procedure. The first decision stays, whatever more seeds say while another comparison goes on.
+
+From the first seed on whose run diverged, a comparison is decided by the e-value of the signs alone, with such a run as
+the worst: a mean over the other seeds would be one over a selection.
 
 Error rate: p = 1 / max e is valid at any number of seeds, whenever each comparison stops. So Holm keeps the probability
 of a false "better" or "worse" of any comparison at 5 % at most. Intervals that are held against the margin have
@@ -96,8 +99,9 @@ class ArmComparison:
 class Judgement:
     """The evidence of some seeds on a comparison, and its decision.
 
-    seeds: the seeds that all its arms have, in order
-    gaps: differences of the metric, first side minus second
+    seeds: the seeds on which the runs of all its arms have ended, in order
+    gaps: differences of the metric, first side minus second; infinite where the run of one side diverged, NaN where
+        the runs of both did
     log_e: after each seed
     intervals: of the difference, 95 % for this comparison alone, after each seed
     p: 1 / max e
@@ -116,6 +120,11 @@ class Judgement:
     threshold: float
     outcome: Decision | None
     at: int | None
+
+    @property
+    def by_order(self) -> bool:
+        """Return whether runs diverged, so that the comparison is by order alone."""
+        return not all(map(math.isfinite, self.gaps))
 
     @property
     def interval(self) -> Interval:
@@ -159,7 +168,7 @@ def judge(
 ) -> list[Judgement]:
     """Return the judgement of each comparison.
 
-    values: arm -> seed -> finite value
+    values: arm -> seed -> value, not finite for a run that diverged
     seeds: in the order in which they are added
     margin: the smallest difference that matters, in the metric's unit; None: no comparison ends as equivalent
     signs: compare the outcomes by their order alone, as for a `spec.threshold`
@@ -169,10 +178,14 @@ def judge(
     pairs = [_pair(clause, values, seeds, direction) for clause in clauses]
     log_es: list[list[float]] = []  # of each clause, after each seed
     for pair in pairs:
-        if signs:
-            log_es.append([log_sign_e(pair.gaps[: n + 1], pair.scale) for n in range(len(pair.gaps))])
-        else:
-            log_es.append(log_e_values(pair.gaps, pair.scale))
+        by_mean = 0 if signs else pair.finite
+        log_e = log_e_values(pair.gaps[:by_mean], pair.scale)
+        for count in range(by_mean + 1, len(pair.gaps) + 1):
+            # Differences of differences have no order with a run that diverged.
+            log_e.append(log_sign_e(pair.gaps[:count], pair.scale) if pair.ordered else 0.0)
+        log_es.append(log_e)
+    # A clause about the margin is not tested against zero, so that it takes nothing of the error of these tests.
+    tested = [number for number, clause in enumerate(clauses) if margin is None or clause.sign not in ("~", ">=")]
     margins = [None if margin is None else _MarginTest(pair, margin, alpha / len(clauses)) for pair in pairs]
     decided: dict[int, tuple[Decision, int, float]] = {}  # clause -> decision, seeds that it took, log e that it took
     counts = [0] * len(clauses)  # seeds so far that all arms of a clause have
@@ -184,7 +197,7 @@ def judge(
                 largest[number] = max(largest[number], log_es[number][counts[number]])
                 counts[number] += 1
         ps = [anytime_p([log_e]) for log_e in largest]
-        holm_ps = holm(ps)
+        holm_ps = _corrected(ps, tested)
         for number, clause in enumerate(clauses):
             count = counts[number]
             if number in decided or not count:
@@ -192,22 +205,27 @@ def judge(
             margin_test = margins[number]
             by_margin = None if margin_test is None else margin_test.decision(clause.sign, count)
             # A clause with `~` or `>=` is about the margin, if there is one, and not about zero.
-            by_zero = holm_ps[number] <= alpha and (clause.sign not in ("~", ">=") or margin is None)
+            by_zero = holm_ps[number] <= alpha and number in tested
             # Holm rejects the k-th smallest of m at alpha / (m - k + 1).
-            threshold = math.log(sum(other >= ps[number] for other in ps) / alpha)
+            threshold = math.log(max(1, sum(ps[other] >= ps[number] for other in tested)) / alpha)
+            by_order = signs or count > pairs[number].finite
+            if number not in tested and by_order:  # order decides it where there is no mean to hold against the margin
+                threshold = math.log(len(clauses) / alpha)
+                by_zero = log_es[number][count - 1] >= threshold
             if by_margin is not None and not (by_zero and by_margin == "not better"):
                 decided[number] = (by_margin, count, threshold)
             elif by_zero:
-                decided[number] = (_side_ahead(pairs[number].gains[:count], signs=signs), count, threshold)
+                decided[number] = (_side_ahead(pairs[number].gains[:count], signs=by_order), count, threshold)
     ps = [anytime_p(values_of_clause) for values_of_clause in log_es]
-    holm_ps = holm(ps)
+    holm_ps = _corrected(ps, tested)
     # The comparisons that stay open share alpha.
-    open_threshold = math.log(max(1, sum(p > alpha for p in holm_ps)) / alpha)
+    open_threshold = math.log(max(1, sum(holm_ps[number] > alpha for number in tested)) / alpha)
     judgements = []
     for number, clause in enumerate(clauses):
         pair = pairs[number]
         outcome, at, threshold = decided.get(number, (None, None, open_threshold))
-        intervals = [UNKNOWN] * len(pair.gaps) if signs else confidence_sequence(pair.gaps, pair.scale, alpha)
+        intervals = [] if signs else confidence_sequence(pair.gaps[: pair.finite], pair.scale, alpha)
+        intervals += [UNKNOWN] * (len(pair.gaps) - len(intervals))
         judgements.append(
             Judgement(
                 comparison=clause,
@@ -225,19 +243,34 @@ def judge(
     return judgements
 
 
+def _corrected(ps: Sequence[float], tested: Sequence[int]) -> list[float]:
+    """Return Holm's p of the tested comparisons, corrected over these alone; of the others, their own p."""
+    result = list(ps)
+    for number, p in zip(tested, holm([ps[number] for number in tested]), strict=True):
+        result[number] = p
+    return result
+
+
 @dataclass(frozen=True)
 class _Pair:
     """The values of a comparison on the seeds that all its arms have.
 
-    gaps: first side minus second
+    gaps: first side minus second; infinite where the run of one side diverged, NaN where the runs of both did
     gains: gaps, positive where the first side is better
     scale: the size of the metric's values
+    ordered: whether each side is one arm, whose runs have an order
     """
 
     seeds: tuple[int, ...]
     gaps: list[float]
     gains: list[float]
     scale: float
+    ordered: bool
+
+    @property
+    def finite(self) -> int:
+        """The number of seeds before the first one on which a run diverged."""
+        return next((count for count, gap in enumerate(self.gaps) if not math.isfinite(gap)), len(self.gaps))
 
 
 def _pair(clause: ArmComparison, values: Mapping[str, BySeed], seeds: Sequence[int], direction: str) -> _Pair:
@@ -249,10 +282,16 @@ def _pair(clause: ArmComparison, values: Mapping[str, BySeed], seeds: Sequence[i
             continue
         first, second = (math.fsum(values[arm][seed] for arm in side) for side in clause.sides)
         common.append(seed)
-        gaps.append(first - second)
-        scale = max(scale, abs(first), abs(second))
+        if math.isfinite(first) and math.isfinite(second):
+            gaps.append(first - second)
+            scale = max(scale, abs(first), abs(second))
+            continue
+        gap = math.nan
+        if math.isfinite(first) != math.isfinite(second):
+            gap = math.inf if math.isfinite(first) == (direction == "max") else -math.inf
+        gaps.append(gap)
     gains = gaps if direction == "max" else [-gap for gap in gaps]
-    return _Pair(tuple(common), gaps, gains, scale)
+    return _Pair(tuple(common), gaps, gains, scale, ordered=len(clause.sides[0]) == 1)
 
 
 def _side_ahead(gains: Sequence[float], *, signs: bool) -> Decision:
@@ -271,10 +310,15 @@ class _MarginTest:
         self._pair = pair
         self._margin = margin
         self._threshold = math.log(1 / alpha)
-        self._intervals = confidence_sequence(pair.gains, pair.scale, alpha)
+        self._intervals = confidence_sequence(pair.gains[: pair.finite], pair.scale, alpha)
 
     def decision(self, sign: str | None, count: int) -> Decision | None:
-        """Return the decision on a comparison with this sign after `count` seeds; None while it is open."""
+        """Return the decision on a comparison with this sign after `count` seeds; None while it is open.
+
+        None, too, from the first seed on whose run diverged: no mean is left to hold against the margin.
+        """
+        if count > len(self._intervals):
+            return None
         gains = self._pair.gains[:count]
         scale = self._pair.scale
         margin = self._margin

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from blockyard.atomic_files import read_json
+from blockyard.runs.costs import COSTS
 from blockyard.runs.folder import SUMMARY
 from blockyard.runs.status import diverged, read_status
 from blockyard.sweep.cell.states import duration
@@ -154,7 +155,7 @@ class _Rounds:
 
     @cached_property  # the files of runs are read once, not after every seed
     def _by_seed(self) -> dict[str, dict[int, float]]:
-        """The finite values of the sweep's metric: arm -> seed -> value."""
+        """The values of the sweep's metric, NaN for a run that diverged: arm -> seed -> value."""
         name = self.plan.facts["metric"]["name"]
         reached = of_metric(name)
         if reached:
@@ -166,21 +167,28 @@ class _Rounds:
             value = values.get(cell.run)
             if value is not None and math.isfinite(value):
                 by_arm.setdefault(arm, {})[seed] = float(value)
+            elif cell.run in self._diverged and name not in COSTS:
+                by_arm.setdefault(arm, {})[seed] = math.nan
         return by_arm
 
     def _outcomes(self, reached: Threshold) -> dict[str, float]:
         """Return by run whether, or when, it has reached a threshold. Runs that diverged have an outcome, too."""
         runs: dict[str, tuple[Mapping[str, float], Path]] = {}
-        diverged_runs: list[str] = []
         for cell in self.cells.values():
-            path = self.plan.path(cell)
             if cell.run in self.values:
-                runs[cell.run] = (self.values[cell.run], path)
+                runs[cell.run] = (self.values[cell.run], self.plan.path(cell))
+        return reached.outcomes(runs, self._diverged)
+
+    @cached_property
+    def _diverged(self) -> set[str]:
+        """The runs that ended with a loss that is not finite."""
+        runs = set()
+        for cell in self.cells.values():
             if cell.run in self.ended:
-                status = read_status(path)
+                status = read_status(self.plan.path(cell))
                 if diverged(status.state, status.reason):
-                    diverged_runs.append(cell.run)
-        return reached.outcomes(runs, diverged_runs)
+                    runs.add(cell.run)
+        return runs
 
     def _spent(self, budget: Mapping[str, float], cells: Collection[Cell]) -> float | None:
         """Return the cost of cells in the unit of the budget; None without a budget."""
