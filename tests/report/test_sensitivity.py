@@ -11,13 +11,15 @@ from statsmodels.stats.power import TTestPower
 
 from blockyard.commands._reader import run
 from blockyard.report.stats.sensitivity import SweepDesign, sensitivity
+from blockyard.sweep.stopping.boundary import critical_t
 from blockyard.sweep.stopping.evidence import log_bayes_factor
+from blockyard.sweep.stopping.rule import Rule
 
 NONE: dict[str, dict[int, float]] = {}
 
 
 def lines(**changes: object) -> list[str]:
-    design = {"metric": "test/accuracy", "seeds": 5, "compared": 1, "until": False, "margin": None, "test_size": None}
+    design = {"metric": "test/accuracy", "seeds": 5, "compared": 1, "rule": None, "margin": None, "test_size": None}
     return list(sensitivity(SweepDesign(**{**design, "values": NONE, **changes}), "a"))  # type: ignore[arg-type]
 
 
@@ -29,9 +31,14 @@ def test_seeds_show_what_a_power_analysis_says() -> None:
 
 
 def test_seeds_that_stop_when_decided_show_what_reaches_the_threshold() -> None:
-    [line] = lines(seeds=8, until=True)
+    [line] = lines(seeds=8, rule=Rule("e-values", 3, 8))
     effect = float(line.partition("difference of ")[2].split()[0])
     assert log_bayes_factor(8 * (effect + 0.06) ** 2, 8) > math.log(20) > log_bayes_factor(8 * (effect - 0.06) ** 2, 8)
+
+
+def test_seeds_up_to_a_boundary_show_what_crosses_its_end() -> None:
+    [line] = lines(seeds=8, rule=Rule("boundary", 3, 8))
+    assert f"a difference of {critical_t(8, 0.05, 3, 8) / math.sqrt(8):.2g} standard deviations" in line
 
 
 def test_finished_cells_give_the_unit() -> None:

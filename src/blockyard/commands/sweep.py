@@ -269,6 +269,7 @@ def _sensitivity(plan: SweepPlan, status: PlanStatus, data: DataReader | None) -
     """Return the differences that the seeds and the test set can show."""
     from blockyard.report.stats.sensitivity import SweepDesign, sensitivity
     from blockyard.sweep.stopping.decisions import comparisons
+    from blockyard.sweep.stopping.rule import Rule
 
     question = plan.question
     metric = plan.facts["metric"]["name"]
@@ -289,7 +290,7 @@ def _sensitivity(plan: SweepPlan, status: PlanStatus, data: DataReader | None) -
         metric,
         len(question["seeds"]),
         len(clauses),
-        bool(question.get("until")),
+        Rule.of(question["until"]) if question.get("until") else None,
         question.get("margin"),
         test_samples,
         values,

@@ -14,15 +14,14 @@ from blockyard.report.stats.metric_range import SHARE, metric_range
 from blockyard.report.stats.paired import Values, finite, paired_difference
 from blockyard.report.stats.resplit import inflation
 from blockyard.report.stats.verdict import ALPHA, MIN_SEEDS, POWER, detectable_effect
-from blockyard.sweep.stopping.evidence import seeds_to_decide
+from blockyard.sweep.stopping.rule import Rule
 
 _LEVEL = 0.9  # of a share that no finished run tells
-_LARGEST = 64.0  # standard deviations: beyond any effect
 
 
 @dataclass(frozen=True)
 class SweepDesign:
-    """The planned sweep. seeds: of each arm, at most; until: whether they stop when it is decided
+    """The planned sweep. seeds: of each arm, at most; rule: by which it stops when it is decided, None if it does not
 
     compared: comparisons that share the error rate; test_size: samples of the test split, None where unknown
     values: of the cells that have finished: arm -> seed -> value
@@ -32,7 +31,7 @@ class SweepDesign:
     metric: str
     seeds: int
     compared: int
-    until: bool
+    rule: Rule | None
     margin: float | None
     test_size: int | None
     values: Values
@@ -53,8 +52,8 @@ def sensitivity(design: SweepDesign, baseline: str | None) -> Iterator[str]:
 
 
 def _by_seeds(design: SweepDesign, deviation: float | None) -> str:
-    if design.until:
-        effect, how = _decided_effect(design.seeds, design.compared), "at most decide"
+    if design.rule:
+        effect, how = _decided_effect(design.rule, design.seeds, design.compared), "at most decide"
     else:
         effect = detectable_effect(design.seeds, ALPHA / max(1, design.compared))
         effect *= math.sqrt(inflation(design.seeds, design.resplit or 0.0))
@@ -68,13 +67,9 @@ def _by_seeds(design: SweepDesign, deviation: float | None) -> str:
     )
 
 
-def _decided_effect(seeds: int, compared: int) -> float:
+def _decided_effect(rule: Rule, seeds: int, compared: int) -> float:
     """Return the smallest effect (d_z) that so many seeds decide if they show it without any error."""
-    low, high = 0.0, _LARGEST
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (low, middle) if seeds_to_decide(middle, compared, seeds) is not None else (middle, high)
-    return high
+    return rule.radius(seeds, seeds - 1.0, ALPHA / max(1, compared))
 
 
 def _deviation(values: Values, baseline: str | None) -> float | None:

@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from blockyard.atomic_files.strict_yaml import StrictYamlError
 from blockyard.config.override_grammar import to_override
@@ -36,6 +36,7 @@ from blockyard.sweep.spec.keys import (
     FIRST,
     KINDS,
     UNTIL_FORM,
+    By,
     Ladder,
     Space,
     SweepFile,
@@ -55,6 +56,14 @@ PATH_KEYS = ("data.path", "data.root", "data.splits", "init.from", "objective.te
 _NOT_PLAIN = set("[]{}(),*$'\"")  # a list, a pattern, an interpolation or a quoted text
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,79}")
 _WITHIN_MARGIN = re.compile(r"~|>=|<=")  # signs of an expectation that compare with the margin
+
+
+class UntilRecord(TypedDict):
+    """The numbers of seeds, and by which rule a sweep is decided. Plans of earlier releases have no `by`."""
+
+    first: int
+    most: int
+    by: NotRequired[By]
 
 
 class BadQuestionError(UserError):
@@ -79,7 +88,8 @@ class Question:
     kind: which of `keys.KINDS` defines the arms
     arms: with a ladder, each arm of the file at each rung; the baseline is at the largest rung
     seeds: with `until`, the largest number of seeds
-    until: the numbers of seeds, first and most, where seeds are added until every comparison is decided
+    until: the numbers of seeds, first and most, and the rule, `by`, where seeds are added until every comparison is
+        decided
     reached: the meaning of `success` or `steps_to`: an outcome of whole runs is compared, not a metric
     """
 
@@ -90,7 +100,7 @@ class Question:
     kind: str
     arms: tuple[Arm, ...]
     seeds: tuple[int, ...]
-    until: dict[str, int] | None
+    until: UntilRecord | None
     reached: Threshold | None
 
     @property
@@ -247,10 +257,10 @@ def _seeds_of_command(value: Any, seeds: int | None, until_decided: bool) -> dic
     return {"seeds": until}
 
 
-def _seeds_and_until(seeds: int | list[int] | Until) -> tuple[tuple[int, ...], dict[str, int] | None]:
+def _seeds_and_until(seeds: int | list[int] | Until) -> tuple[tuple[int, ...], UntilRecord | None]:
     """Return all seeds, and the first and the largest number of them where they are added until decided."""
     if isinstance(seeds, dict):
-        until = {"first": seeds["first"], "most": seeds["most"]}
+        until: UntilRecord = {"first": seeds["first"], "most": seeds["most"], "by": seeds["by"]}
         return tuple(range(until["most"])), until
     if isinstance(seeds, list):
         return tuple(seeds), None
