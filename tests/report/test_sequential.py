@@ -196,7 +196,7 @@ def test_a_fixed_number_of_seeds_has_no_evidence(tmp_path: Path) -> None:
 # Error rates.
 
 
-@pytest.mark.parametrize("kind", [kind for kind in simulated.NOISES if not kind.startswith("skewed")])
+@pytest.mark.parametrize("kind", [kind for kind in simulated.NOISES if kind not in simulated.OF_DIFFERENCES])
 @pytest.mark.parametrize("arms", [1, 4])
 def test_without_an_effect_few_sweeps_claim_one(kind: str, arms: int) -> None:
     """Though they look after every seed from 2 to 20."""
@@ -233,9 +233,30 @@ def test_a_difference_as_large_as_the_margin_is_seldom_called_none() -> None:
 
 
 def test_clear_effects_take_few_seeds() -> None:
-    outcome, taken = simulated.run_rounds(simulated.drawn("normal", 1_000, 1, 3.0), None, first=3)
-    assert (outcome == 1).mean() > 0.99
-    assert 4.3 < taken.mean() < 5.3
+    for rule in (simulated.E_VALUES, simulated.BOUNDARY):
+        outcome, taken = simulated.run_rounds(simulated.drawn("normal", 1_000, 1, 3.0), None, rule)
+        assert (outcome == 1).mean() > 0.99
+        assert 4.3 < taken.mean() < 5.5
+
+
+@pytest.mark.parametrize("arms", [1, 4])
+def test_without_an_effect_a_boundary_errs_as_often_as_it_says(arms: int) -> None:
+    gaps = simulated.drawn("normal", 1_500, arms)
+    outcome, taken = simulated.run_rounds(gaps, None, simulated.BOUNDARY)
+    simulated.check(gaps, outcome, taken, None, simulated.BOUNDARY)
+    error = math.sqrt(ALPHA * (1 - ALPHA) / len(gaps))
+    assert (outcome != 0).any(1).mean() <= ALPHA + 2.5 * error
+    outcome, _ = simulated.run_rounds(simulated.drawn("normal", 1_500, arms, 1.0), 1.0, simulated.BOUNDARY)
+    assert (outcome == 2).any(1).mean() <= ALPHA + 2.5 * error
+
+
+def test_a_small_effect_is_decided_more_than_twice_as_often_by_a_boundary() -> None:
+    gaps = simulated.drawn("normal", 1_500, 1, 0.5)
+    shares = [
+        (simulated.run_rounds(gaps, None, rule)[0] == 1).mean() for rule in (simulated.BOUNDARY, simulated.E_VALUES)
+    ]
+    assert shares[0] > 0.46
+    assert shares[1] < 0.26
 
 
 # Where a mean says little.

@@ -75,12 +75,12 @@ def test_the_p_of_a_look_is_the_level_of_the_boundary_through_it() -> None:
         assert math.exp(log_p) == pytest.approx(alpha, rel=1e-6)
 
 
-def test_it_is_constant_up_to_half_of_the_seeds_and_then_that_of_o_brien_and_fleming() -> None:
+def test_it_is_constant_at_first_and_then_that_of_o_brien_and_fleming() -> None:
     def score(n: int) -> float:
         return float(-special.ndtri(special.stdtr(n - 1, -boundary.critical_t(n, 0.05, 3, 20))))
 
-    assert score(4) == pytest.approx(score(10))
-    assert score(10) == pytest.approx(math.sqrt(2) * score(20))
+    assert score(4) == pytest.approx(score(11))
+    assert score(11) == pytest.approx(1.3 * score(20))
     assert score(16) == pytest.approx(math.sqrt(20 / 16) * score(20))
 
 
