@@ -13,13 +13,15 @@ from statsmodels.stats.power import TTestPower
 from blockyard.commands._reader import run
 from blockyard.report.stats.sensitivity import SweepDesign, no_room, sensitivity
 from blockyard.sweep.spec.expectation import parse
+from blockyard.sweep.stopping.boundary import critical_t
 from blockyard.sweep.stopping.evidence import log_bayes_factor
+from blockyard.sweep.stopping.rule import Rule
 
 NONE: dict[str, dict[int, float]] = {}
 
 
 def lines(**changes: object) -> list[str]:
-    design = {"metric": "test/accuracy", "seeds": 5, "compared": 1, "until": False, "margin": None, "test_size": None}
+    design = {"metric": "test/accuracy", "seeds": 5, "compared": 1, "rule": None, "margin": None, "test_size": None}
     return list(sensitivity(SweepDesign(**{**design, "values": NONE, **changes}), "a"))  # type: ignore[arg-type]
 
 
@@ -31,7 +33,7 @@ def test_seeds_show_what_a_power_analysis_says() -> None:
 
 
 def test_seeds_that_stop_when_decided_show_what_reaches_the_threshold() -> None:
-    [line] = lines(seeds=8, until=True)
+    [line] = lines(seeds=8, rule=Rule("e-values", 3, 8))
     effect = float(line.partition("difference of ")[2].split()[0])
     assert log_bayes_factor(8 * (effect + 0.06) ** 2, 8) > math.log(20) > log_bayes_factor(8 * (effect - 0.06) ** 2, 8)
 
@@ -50,11 +52,11 @@ def test_outcomes_of_whole_runs_have_no_t_test_and_six_seeds_at_least() -> None:
     assert stats.binom.sf(6, 10, 1 - rate - 0.01) < 0.8 < stats.binom.sf(6, 10, 1 - rate + 0.01)
     [line] = lines(metric="steps_to(val/accuracy >= 0.9)", seeds=6)
     assert line.endswith("with 1 comparison")
-    assert "6 seeds at most decide a difference" in lines(metric=metric, seeds=6, until=True)[0]
+    assert "6 seeds at most decide a difference" in lines(metric=metric, seeds=6, rule=Rule())[0]
 
 
 def room(metric: str, values: dict[str, dict[int, float]], margin: float, expect: str, direction: str) -> list[str]:
-    design = SweepDesign(metric, 5, 1, until=False, margin=margin, test_size=None, values=values)
+    design = SweepDesign(metric, 5, 1, rule=None, margin=margin, test_size=None, values=values)
     return no_room(design, parse(expect, ["a", "b"]), direction)
 
 
@@ -72,6 +74,11 @@ def test_a_margin_needs_room_before_the_end_of_the_metric() -> None:
     high: dict[str, dict[int, float]] = {"b": dict.fromkeys(range(3), 0.995)}
     assert "b is at 0.995 of a metric that ends at 1" in room("test/accuracy", high, 0.02, "a > b", "max")[0]
     assert "between 0 and 1" in room("test/accuracy", NONE, 2.0, "a > b", "max")[0]
+
+
+def test_seeds_up_to_a_boundary_show_what_crosses_its_end() -> None:
+    [line] = lines(seeds=8, rule=Rule("boundary", 3, 8))
+    assert f"a difference of {critical_t(8, 0.05, 3, 8) / math.sqrt(8):.2g} standard deviations" in line
 
 
 def test_finished_cells_give_the_unit() -> None:

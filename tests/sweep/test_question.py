@@ -289,7 +289,7 @@ def test_every_mistake_inside_a_mapping_is_said_with_its_path() -> None:
     assert problems(f"claim: x\n{ARMS}\nsearch: {search}\nseeds: {{first: 1, untli: decided}}") == [
         "seeds.first: expected a number of seeds, 2 to 200, not 1",
         "seeds.until: missing; write decided, as in seeds: {first: 3, most: 20, until: decided}",
-        "seeds.untli: unknown key; did you mean until? (keys: from, count, first, most, until)",
+        "seeds.untli: unknown key; did you mean until? (keys: from, count, first, most, until, by)",
         "search.trials: expected a number of trials for each arm, 1 to 10,000, not 0",
         'search.sampler: "tpee" is not one of random, tpe; did you mean tpe?',
         "search.space.a.b.high: missing; write a number, the highest value",
@@ -299,3 +299,11 @@ def test_every_mistake_inside_a_mapping_is_said_with_its_path() -> None:
         "not []",
         "search.space.e.f: 1 is listed twice",
     ]
+
+
+def test_a_plan_records_by_which_rule_it_is_decided() -> None:
+    for key, rule in (("", "boundary"), (", by: e-values", "e-values")):
+        text = f"claim: x\n{ARMS}\nseeds: {{first: 3, most: 20, until: decided{key}}}"
+        assert parse(sweep_yaml.parse(text), name="file").until == {"first": 3, "most": 20, "by": rule}
+    [problem] = problems(f"claim: x\n{ARMS}\nseeds: {{until: decided, by: bayes}}")
+    assert problem == 'seeds.by: "bayes" is not one of boundary, e-values'

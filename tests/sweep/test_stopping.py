@@ -20,14 +20,15 @@ import ville
 from scipy import integrate, stats
 
 from blockyard.report.comparison import compare
-from blockyard.report.stats.sequential import evidence_row
+from blockyard.report.stats.sequential import Terms, evidence_row
 from blockyard.sweep.cells import Arm, Cell, Variant
 from blockyard.sweep.execution.runner import run_plan
 from blockyard.sweep.executor import build
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.stopping import due, evidence
-from blockyard.sweep.stopping.decisions import ArmComparison, comparisons, judge
+from blockyard.sweep.stopping.decisions import EARLIER, ArmComparison, comparisons, judge
 from blockyard.sweep.stopping.due import Standing, standing
+from blockyard.sweep.stopping.forecast import seeds_to_decide
 from tests.sweep.sweep_runs import at_work, planner, wait_for
 from tests.sweep.sweep_runs import plan as tiny_plan
 
@@ -93,10 +94,10 @@ def test_a_mean_outside_the_bounds_is_not_covered() -> None:
 
 
 def test_seeds_to_decide_are_those_at_which_an_effect_reaches_the_threshold() -> None:
-    n = evidence.seeds_to_decide(1.0, 1)
+    n = seeds_to_decide(EARLIER, 1.0, 0.05)
     assert n is not None
     assert evidence.log_bayes_factor(n, n) >= math.log(20) > evidence.log_bayes_factor(n - 1, n - 1)
-    assert evidence.seeds_to_decide(0.01, 1) is None
+    assert seeds_to_decide(EARLIER, 0.01, 0.05) is None
 
 
 # The decisions.
@@ -318,6 +319,46 @@ def test_all_decided_stops() -> None:
     assert [one.outcome for one in now.judgements] == ["better", "equivalent"]
 
 
+def test_an_arm_that_no_clause_names_gets_three_seeds() -> None:
+    until = {"first": 5, "most": 8, "by": "boundary"}
+    now = play(frozen(expect="b > a", until=until), GAPS, random.Random(0))
+    assert seeds_of(now) == {"a": 5, "b": 5, "c": 3}
+    assert now.reason == "decided"
+    earlier = play(frozen(expect="b > a", first=5), GAPS, random.Random(0))
+    assert seeds_of(earlier) == {"a": 5, "b": 5, "c": 5}
+
+
+EQUAL = [0.5, -0.4, 0.6, -0.5, 0.4, -0.6, 0.5, -0.4] * 3  # a mean of about zero, and no margin
+
+
+@pytest.mark.parametrize("by", ["boundary", "e-values"])
+def test_what_would_take_more_than_the_limit_is_given_up(by: str) -> None:
+    until = {"first": 4, "most": 20, "by": by}
+    gaps = {"a": [0.0] * 24, "b": [*CLEAR * 4], "c": EQUAL}
+    ends = {}
+    for seed in range(6):
+        now = play(frozen(most=20, until=until), gaps, random.Random(seed))
+        ends[tuple(cell.run for cell in now.due)] = now
+    (now,) = ends.values()  # whatever the order in which cells ended
+    assert now.reason == "beyond the limit"
+    assert [one.outcome for one in now.judgements] == ["better", None]
+    assert 8 <= seeds_of(now)["c"] < 20
+    with_margin = play(frozen(most=20, until=until, margin=0.8), gaps, random.Random(0))
+    assert with_margin.judgements[1].outcome == "equivalent"  # so it is not given up where equality is an answer
+
+
+def test_a_boundary_decides_a_small_effect_that_e_values_leave_open() -> None:
+    draw = np.random.default_rng(5)
+    decided = dict.fromkeys(("boundary", "e-values"), 0)
+    for _ in range(60):
+        gaps = {"a": [0.0] * 20, "b": draw.normal(0.5, 1.0, size=20).tolist()}
+        for by in decided:
+            now = play(frozen("ab", most=20, until={"first": 3, "most": 20, "by": by}), gaps, random.Random(0))
+            decided[by] += now.reason == "decided"
+    assert decided["boundary"] >= 24  # of 60; 52 % in the long run, without giving up
+    assert decided["boundary"] >= decided["e-values"] + 10  # 22 %
+
+
 def test_only_the_arms_of_open_clauses_go_on() -> None:
     now = play(frozen(expect="b > a"), GAPS, random.Random(0))
     assert seeds_of(now) == {"a": 4, "b": 4, "c": 3}
@@ -343,7 +384,7 @@ def test_an_arm_without_any_value_gets_no_more_seeds() -> None:
 def test_a_comparison_without_a_common_seed_has_a_row_of_evidence() -> None:
     """The page of a sweep that has just begun."""
     (one,) = judge(comparisons("b > a", "ab", None), {"a": {0: 1.0}}, [0, 1], "max", 0.1)
-    (look,) = evidence_row(standing(frozen("ab"), {}), [one], {"expect": "b > a"}).looks
+    (look,) = evidence_row(standing(frozen("ab"), {}), [one], Terms("max", 0.1, [0, 1]), {"expect": "b > a"}).looks
     assert (look.seeds, look.low, look.high) == ([], [], [])
 
 
@@ -387,7 +428,8 @@ def until(folder: Path, **question: Any) -> SweepPlan:
     """Two arms that differ little, up to six seeds."""
     sweep_plan = tiny_plan(folder, seeds=tuple(range(6)))
     sweep_plan.facts["metric"] = {"name": "test/accuracy", "validation": "val/accuracy", "direction": "max"}
-    sweep_plan.question.update({"until": {"first": 2, "most": 6}, "seeds": list(range(6)), **question})  # type: ignore[typeddict-item]
+    until = {"first": 2, "most": 6, "by": "boundary"}
+    sweep_plan.question.update({"until": until, "seeds": list(range(6)), **question})  # type: ignore[typeddict-item]
     return sweep_plan
 
 
@@ -462,3 +504,4 @@ def test_a_sweep_that_is_killed_at_random_comes_to_the_same_decision(
         (one.outcome, one.gaps) for one in expected.judgements
     ]
     assert now.reason == expected.reason
+    assert compare(sweep_plan).answer == compare(undisturbed[0]).answer

@@ -301,6 +301,7 @@ def _design(plan: SweepPlan, status: PlanStatus, data: DataReader | None) -> tup
     from blockyard.report.stats.sensitivity import SweepDesign
     from blockyard.sweep.spec.expectation import parse
     from blockyard.sweep.stopping.decisions import comparisons
+    from blockyard.sweep.stopping.rule import Rule
 
     question = plan.question
     metric = plan.facts["metric"]["name"]
@@ -322,7 +323,7 @@ def _design(plan: SweepPlan, status: PlanStatus, data: DataReader | None) -> tup
         metric,
         len(question["seeds"]),
         sum(clause.sign in (None, ">") for clause in clauses),
-        bool(question.get("until")),
+        Rule.of(question["until"]) if question.get("until") else None,
         question.get("margin"),
         test_samples,
         values,

@@ -236,9 +236,10 @@ class TrainingLoader(DataLoader[Batch]):
             self._iterator = iterator
             self._watch = StoppedWorkers([worker.pid for worker in self._workers if worker.pid], self.timeout)
             self._watch.start()
-            iterator = self._until_dead(iterator)
+            batches = self._until_dead(iterator)
             if self.interrupts is not None:
-                return self._until_stopped(iterator, self.interrupts)
+                return self._until_stopped(batches, self.interrupts)
+            return batches
         return iterator
 
     def _until_dead(self, iterator: Iterator[Batch]) -> Iterator[Batch]:

@@ -60,6 +60,7 @@ from blockyard.sweep.spec.keys import OVERS, Floors, Ladder
 from blockyard.sweep.spec.ladder import FACTOR, expected_floors, floors_of
 from blockyard.sweep.spec.threshold import of_metric
 from blockyard.sweep.stopping.decisions import comparisons
+from blockyard.sweep.stopping.rule import Rule
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -347,10 +348,22 @@ def _sequential_terms(data: ComparisonInput, terms: ComparisonTerms, values: Val
     if data.standing is None:
         return None
     reached = of_metric(terms.metric)
-    seeds = (data.question or {}).get("seeds") or ()
-    outcome = reached.kind if reached else None
-    end = best_value(terms.metric, terms.direction, _scores(values))
-    return sequential.Terms(terms.direction, terms.margin, seeds, _limits(terms.metric, values), outcome, end)
+    question = data.question or {}
+    rule = Rule.of(question.get("until") or {})
+    unnamed: set[str] = set()
+    if terms.expected and rule.by is not None:
+        clauses = comparisons(terms.expected, list(values), terms.baseline)
+        unnamed = set(values).difference(*(clause.arms for clause in clauses))
+    return sequential.Terms(
+        terms.direction,
+        terms.margin,
+        question.get("seeds") or (),
+        _limits(terms.metric, values),
+        reached.kind if reached else None,
+        rule,
+        frozenset(unnamed),
+        best_value(terms.metric, terms.direction, _scores(values)),
+    )
 
 
 def _results(terms: ComparisonTerms, values: Values, by_looks: sequential.Terms | None) -> dict[str, ArmResult]:
@@ -444,7 +457,7 @@ def _evidence(
     judged = sequential.judged(clauses, values, by_looks)
     # Outcomes of whole runs are compared by their signs, so no mean is tested.
     doubts = [] if by_looks.outcome else sequential.warnings(judged, values, by_looks.limits)
-    return sequential.evidence_row(data.standing, judged, data.question or {}, expect), doubts
+    return sequential.evidence_row(data.standing, judged, by_looks, data.question or {}, expect), doubts
 
 
 def _external(data: ComparisonInput, terms: ComparisonTerms, values: Values) -> list[ExternalRow]:

@@ -97,7 +97,8 @@ class RepeatRow:
 class Difference:
     """An arm minus another over their common seeds, in the metric's unit.
 
-    interval: 95 %, Student's t; t_p: paired t test; both None where all differences are equal
+    interval: 95 %, Student's t; t_p: paired t test; both None where all differences are equal. Both hold for all looks
+        where a sweep is decided by a boundary
     permutation_p: two-sided sign-flip test; sampled: whether the flips were sampled instead of enumerated
     smallest_p: the smallest permutation p that n seeds allow; holm_p: corrected over the arms (Holm)
     effect: see EFFECT; deviation: standard deviation of the differences
@@ -440,7 +441,8 @@ def _with_sense(verdict: str, sense: str | None) -> str:
 class LookRow:
     """One comparison after each of its seeds.
 
-    low, high: the confidence sequence, None where it has no ends yet; threshold: log10 e that a difference takes
+    log10_e: log10 of e, or of 1 / p where a boundary decides; threshold: of it that a difference takes
+    low, high: the interval that holds at all looks, None where it has no ends yet
     outcome: the verdict on a clause, or of an arm against the baseline; at: from how many seeds on
     """
 
@@ -458,12 +460,16 @@ class LookRow:
 
 @dataclass(frozen=True, kw_only=True)
 class EvidenceRow:
-    """The evidence of a sweep that stops when it is decided. reason, words: why it stopped."""
+    """The evidence of a sweep that stops when it is decided. reason, words: why it stopped.
+
+    by: the rule, "boundary" or "e-values", the latter in a comparison of an earlier release
+    """
 
     alpha: float
     reason: str
     words: str
     looks: list[LookRow]
+    by: str = "e-values"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -223,6 +223,9 @@ def plan_drift(path: Path, plan: SweepPlan) -> str | None:
     # Overrides of the command line are not changes of the file.
     now["base"] = [*now["base"], *(plan.facts.get("overrides") or ())]
     before = plan.question
+    until = before.get("until")
+    if until and now["until"] and until.get("by") != "boundary":  # the planner may replace the rule of the file
+        now["until"] = {key: until[key] if key == "by" else now["until"][key] for key in until}
     keys = dict.fromkeys([*now, *before])
     differing = []
     for key in keys:

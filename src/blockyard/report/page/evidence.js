@@ -1,4 +1,10 @@
-// The evidence of a sweep that stops when it is decided: e-values and confidence sequences after each seed.
+// The evidence of a sweep that stops when it is decided: e-values or p values and intervals after each seed.
+
+/** Whether a boundary decides, by p values over all looks, in place of e-values. */
+const byBoundary = () => Boolean(data.evidence) && data.evidence.by === "boundary";
+
+/** The names of the evidence and of the interval. */
+const evidenceNames = () => (byBoundary() ? { value: "1 / p", interval: "interval over all looks" } : { value: "e-value", interval: "confidence sequence" });
 
 /** The style of a comparison: its arm's where it is named after one, else by its place. */
 function lookOf(name, k) {
@@ -19,11 +25,11 @@ function drawEvidence(body) {
   body.append(figure("evidence", {
     chart: looks.length ? h("div", {}, keysOf(looks), h("div", { class: "panels" }, evidenceChart(looks, width), gapChart(looks, width)))
       : h("p", { class: "empty" }, "None of the comparisons shown has values yet."),
-    caption: "Left: the evidence for a difference after each seed, as an e-value; at the dashed line it decides. The interval at the margin decides about ~ and >=, and below it contradicts >. It may be looked at after every seed: " +
-      `without a difference, e ever reaches 1/a in at most a share a of all sweeps. Right: the mean difference (line) and its ${Math.round(100 * (1 - data.evidence.alpha))} % ` +
-      "confidence sequence (thin lines), which covers the true mean at all seeds at once. A ring marks the seed of the decision" +
+    caption: `Left: the evidence for a difference after each seed, as ${byBoundary() ? "1 / p of a look" : "an e-value"}; at the dashed line it decides. The interval at the margin decides about ~ and >=, and below it contradicts >. It may be looked at after every seed: ` +
+      `without a difference, it ever reaches 1/a in at most a share a of all sweeps. Right: the mean difference (line) and its ${Math.round(100 * (1 - data.evidence.alpha))} % ` +
+      `${evidenceNames().interval} (thin lines), which covers the true mean at all seeds at once. A ring marks the seed of the decision` +
       `${data.margin ? `; dotted lines are the margin, ${short(data.margin)}` : ""}.`,
-    table: () => grid("Evidence after each seed", ["comparison", "seeds", "e", "mean difference", "from", "to", "decided"],
+    table: () => grid("Evidence after each seed", ["comparison", "seeds", evidenceNames().value, "mean difference", "from", "to", "decided"],
       looks.flatMap((one) => one.log10_e.map((value, n) => [one.name, String(n + 1), short(10 ** value), short(one.mean[n]), short(one.low[n]), short(one.high[n]),
         one.at !== null && n + 1 >= one.at ? one.outcome : ""])), [1, 2, 3, 4, 5]),
   }));
@@ -45,13 +51,13 @@ function seedAxis(looks) {
   return { domain: [0.7, most + 0.3], label: "seeds", whole: true, ticks: most <= 10 ? Array.from({ length: most }, (_, n) => [n + 1, String(n + 1)]) : undefined };
 }
 
-/** The e-values on a logarithmic scale, with the line at which they decide. */
+/** The evidence on a logarithmic scale, with the line at which it decides. */
 function evidenceChart(looks, width) {
   const goals = [...new Set(looks.map((one) => one.threshold))];
   const domain = extent([0, ...goals, ...looks.flatMap((one) => one.log10_e)], 0.06);
   const ticks = rounds(domain, 6, true).map((value) => [value, value >= 0 && value <= 4 ? String(10 ** value) : `10^${signed(String(value))}`]);
-  const chart = frame({ width, height: 280, title: "Evidence for a difference after each seed", x: seedAxis(looks), y: { domain, label: "e-value", ticks }, margin: { top: 30 },
-    desc: looks.map((one) => `${one.name}: e = ${short(10 ** Math.max(...one.log10_e))} after ${plural(one.seeds.length, "seed")}, ${one.outcome || "undecided"}.`).join(" ") });
+  const chart = frame({ width, height: 280, title: "Evidence for a difference after each seed", x: seedAxis(looks), y: { domain, label: evidenceNames().value, ticks }, margin: { top: 30 },
+    desc: looks.map((one) => `${one.name}: ${evidenceNames().value} = ${short(10 ** Math.max(...one.log10_e))} after ${plural(one.seeds.length, "seed")}, ${one.outcome || "undecided"}.`).join(" ") });
   for (const goal of goals) {
     chart.plot.append(s("line", { class: "goal", x1: chart.left, x2: chart.right, y1: chart.y(goal), y2: chart.y(goal), "stroke-dasharray": "6 4", style: { stroke: "var(--baseline)" } }));
   }
@@ -59,11 +65,11 @@ function evidenceChart(looks, width) {
   return chart.root;
 }
 
-/** The mean difference and its confidence sequence, with zero and the margin. */
+/** The mean difference and its interval, with zero and the margin. */
 function gapChart(looks, width) {
   const ends = looks.flatMap((one) => [...one.low, ...one.high]).filter(known);
   const domain = extent([0, ...ends, ...(data.margin ? [-data.margin, data.margin] : []), ...looks.flatMap((one) => one.mean)], 0.06);
-  const chart = frame({ width, height: 280, title: "Mean difference after each seed, with its confidence sequence", x: seedAxis(looks), margin: { top: 30 },
+  const chart = frame({ width, height: 280, title: `Mean difference after each seed, with its ${evidenceNames().interval}`, x: seedAxis(looks), margin: { top: 30 },
     y: { domain, label: `difference in ${data.metric}` }, desc: looks.map((one) => `${one.name}: ${short(one.mean[one.mean.length - 1])}, ` +
       `${short(one.low[one.low.length - 1])} to ${short(one.high[one.high.length - 1])}.`).join(" ") });
   for (const [value, dash] of [[0, null], ...(data.margin ? [[-data.margin, "2 4"], [data.margin, "2 4"]] : [])]) {

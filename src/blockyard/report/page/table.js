@@ -30,7 +30,7 @@ function columns() {
       cell: (arm) => (arm.difference ? h("div", { class: "difference" }, whisker(arm, domain),
         h("div", {}, estimate(change(arm.difference.mean, digits), arm.difference.interval, digits),
           uncorrected(arm) ? h("small", { class: "uncorrected" }, "interval not corrected") : null)) : "") },
-    ...(data.evidence ? [{ key: "e", name: "e", help: "the largest e-value so far", group: "Against the baseline", value: (arm) => (arm.difference || {}).e,
+    ...(byBoundary() ? [p("t_p", "p alone", "of the t test over all looks, before the correction")] : data.evidence ? [{ key: "e", name: "e", help: "the largest e-value so far", group: "Against the baseline", value: (arm) => (arm.difference || {}).e,
       cell: (arm) => (arm.difference ? short(arm.difference.e) : "") }]
       : data.column_notes ? [] : [p("t_p", "p (t)", "paired t-test"), p("permutation_p", "p (perm.)", "exact permutation test over the signs of the pairs")]),
     p("holm_p", "p (Holm)", "the p that decides, corrected over the arms (Holm)"),
@@ -194,11 +194,16 @@ function smallest() {
 
 /** How to read the table of a sweep that stops when it is decided. */
 function readingByLooks() {
+  const [rule, evidence, kind] = byBoundary()
+    ? ["A group-sequential boundary holds at all looks up to the largest number of seeds, which stood before the first run.",
+      "p alone is that of the t test of the paired differences over all looks. p is corrected over the arms (Holm); at 0.05 or less the verdict is better or worse.", "interval over all looks"]
+    : ["e-values and confidence sequences hold whenever it stopped.",
+      "e is the largest so far of the t statistic of the paired differences: above 1 speaks for a difference. p is 1 / e, corrected over the arms (Holm); at 0.05 or less the verdict is better or worse.", "confidence sequence"];
   return h("ul", { class: "note" },
-    h("li", {}, "The sweep looked at its results after every seed and stopped when it was decided, so a t test of a fixed number of seeds would be wrong too often. e-values and confidence sequences hold whenever it stopped."),
-    h("li", {}, "e is the largest so far of the t statistic of the paired differences: above 1 speaks for a difference. p is 1 / e, corrected over the arms (Holm); at 0.05 or less the verdict is better or worse."),
-    h("li", {}, "No difference that matters: the confidence sequence, corrected for the number of comparisons, lies within the margin. Undecided: none of these."),
-    h("li", {}, "Differences are paired: arm minus baseline within each seed, then averaged. The interval of a difference is its 95 % confidence sequence; that of a mean is Student's t."),
+    h("li", {}, `The sweep looked at its results after every seed and stopped when it was decided, so a t test of a fixed number of seeds would be wrong too often. ${rule}`),
+    h("li", {}, evidence),
+    h("li", {}, `No difference that matters: the ${kind}, corrected for the number of comparisons, lies within the margin. Undecided: none of these.`),
+    h("li", {}, `Differences are paired: arm minus baseline within each seed, then averaged. The interval of a difference is its 95 % ${kind}; that of a mean is Student's t.`),
     h("li", {}, "× is the ratio to the baseline. A dash is a missing value."),
     h("li", {}, "Open a row to see what the arm changes in config, modules and parameters."));
 }

@@ -31,14 +31,15 @@ _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 def quality(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
     """Return the header and one row an arm: metric, difference to the baseline, p values, effect, verdict."""
     digits = decimals(data.arms)
-    by_looks = data.evidence is not None
-    second = "e" if by_looks else "exact p"
+    second = "exact p"
+    if data.evidence:
+        second = "p alone" if data.evidence.by == "boundary" else "e"
     header = ["arm", "n", data.metric, "difference", "p", second, "effect", "verdict"]
-    return header, [_quality_row(arm, digits, by_looks=by_looks) for arm in data.arms]
+    return header, [_quality_row(arm, digits, second) for arm in data.arms]
 
 
-def _quality_row(arm: ArmRow, digits: int, *, by_looks: bool) -> list[str]:
-    """Return the row of an arm. by_looks: whether the sweep stops when it is decided: its second test is an e-value."""
+def _quality_row(arm: ArmRow, digits: int, second: str) -> list[str]:
+    """Return the row of an arm. second: the name of its second test"""
     n = str(arm.n) if arm.n == arm.planned else f"{arm.n}/{arm.planned}"
     mean = mean_with_interval(arm.mean, arm.interval, digits)
     verdict = SHORT.get(arm.verdict, arm.verdict)
@@ -49,12 +50,13 @@ def _quality_row(arm: ArmRow, digits: int, *, by_looks: bool) -> list[str]:
     if uncorrected(arm):
         difference += UNCORRECTED
     p = "" if gap.holm_p is None else format_p(gap.holm_p)
-    if by_looks:
-        second = "" if gap.e is None else f"{gap.e:.3g}"
+    if second == "e":
+        evidence = "" if gap.e is None else f"{gap.e:.3g}"
     else:
-        second = "" if gap.permutation_p is None else format_p(gap.permutation_p)
+        alone = gap.t_p if second == "p alone" else gap.permutation_p
+        evidence = "" if alone is None else format_p(alone)
     effect = "" if gap.effect is None else f"{gap.effect:+.2f}"
-    return [arm.name, n, mean, difference, p, second, effect, verdict]
+    return [arm.name, n, mean, difference, p, evidence, effect, verdict]
 
 
 def uncorrected(arm: ArmRow) -> bool:
@@ -248,6 +250,12 @@ def notes(data: ComparisonDocument) -> list[str]:
     intervals = _interval_note(data)
     if not gaps:
         return [intervals]
+    if data.evidence and data.evidence.by == "boundary":
+        return [
+            f"{intervals}; of differences, one that holds at all looks at once",
+            f"difference: to {reference(data)}, paired by seed; p alone: of the t test over all looks; "
+            f"p{_corrected_over(data, len(gaps))}; effect: d_z with Hedges' correction",
+        ]
     if data.evidence:
         return [
             f"{intervals}; of differences, a confidence sequence",

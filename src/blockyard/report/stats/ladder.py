@@ -422,5 +422,8 @@ def _samples(arms: Sequence[Points]) -> list[list[Points]]:
     samples = []
     for _ in range(RESAMPLES):
         seeds = [common[index] for index in draw.integers(len(common), size=len(common))]
-        samples.append([dict(enumerate(points[seed] for seed in seeds)) for points in arms])
+        sample: list[Points] = []
+        for points in arms:
+            sample.append(dict(enumerate(points[seed] for seed in seeds)))
+        samples.append(sample)
     return samples

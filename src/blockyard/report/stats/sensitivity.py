@@ -18,15 +18,14 @@ from blockyard.report.stats.resplit import inflation
 from blockyard.report.stats.verdict import ALPHA, MIN_SEEDS, POWER, detectable_effect, min_seeds_exact
 from blockyard.sweep.spec.expectation import Claim
 from blockyard.sweep.spec.threshold import of_metric
-from blockyard.sweep.stopping.evidence import seeds_to_decide
+from blockyard.sweep.stopping.rule import Rule
 
 _LEVEL = 0.9  # of a share that no finished run tells
-_LARGEST = 64.0  # standard deviations: beyond any effect
 
 
 @dataclass(frozen=True)
 class SweepDesign:
-    """The planned sweep. seeds: of each arm, at most; until: whether they stop when it is decided
+    """The planned sweep. seeds: of each arm, at most; rule: by which it stops when it is decided, None if it does not
 
     compared: comparisons that are tested against zero and share the error rate
     test_size: samples of the test split, None where unknown
@@ -37,7 +36,7 @@ class SweepDesign:
     metric: str
     seeds: int
     compared: int
-    until: bool
+    rule: Rule | None
     margin: float | None
     test_size: int | None
     values: Values
@@ -47,7 +46,7 @@ class SweepDesign:
 def sensitivity(design: SweepDesign, baseline: str | None) -> Iterator[str]:
     """Yield what so many seeds, and so many test samples, can show, and where a margin is below that."""
     outcome = of_metric(design.metric)
-    if design.compared and outcome and not design.until:
+    if design.compared and outcome and not design.rule:
         yield _by_signs(design, is_rate=outcome.kind == "success")
     elif design.compared and design.seeds >= MIN_SEEDS:
         yield _by_seeds(design, _deviation(design.values, baseline))
@@ -106,8 +105,8 @@ def _weaker_rate(seeds: int, fewest: int) -> float:
 
 
 def _by_seeds(design: SweepDesign, deviation: float | None) -> str:
-    if design.until:
-        effect, how = _decided_effect(design.seeds, design.compared), "at most decide"
+    if design.rule:
+        effect, how = _decided_effect(design.rule, design.seeds, design.compared), "at most decide"
     else:
         effect = detectable_effect(design.seeds, ALPHA / max(1, design.compared))
         effect *= math.sqrt(inflation(design.seeds, design.resplit or 0.0))
@@ -121,13 +120,9 @@ def _by_seeds(design: SweepDesign, deviation: float | None) -> str:
     )
 
 
-def _decided_effect(seeds: int, compared: int) -> float:
+def _decided_effect(rule: Rule, seeds: int, compared: int) -> float:
     """Return the smallest effect (d_z) that so many seeds decide if they show it without any error."""
-    low, high = 0.0, _LARGEST
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (low, middle) if seeds_to_decide(middle, compared, seeds) is not None else (middle, high)
-    return high
+    return rule.radius(seeds, seeds - 1.0, ALPHA / max(1, compared))
 
 
 def _deviation(values: Values, baseline: str | None) -> float | None:

@@ -1,7 +1,8 @@
 """The statistics of a sweep that stops when it is decided: verdicts and intervals that hold whenever it stopped.
 
 A t test of a fixed number of seeds would be wrong too often there, because the number follows from the results. The
-e-values of `sweep.stopping` stand in its place, and confidence sequences in place of intervals.
+rule of `sweep.stopping` stands in its place: p values over all looks with intervals that hold at all of them, or
+e-values with confidence sequences.
 """
 
 from __future__ import annotations
@@ -25,25 +26,23 @@ from blockyard.report.stats.verdict import (
     ArmResult,
     by_order,
     by_signs,
+    p_equals,
 )
 from blockyard.sweep.spec.expectation import parse
-from blockyard.sweep.stopping.decisions import ArmComparison, Judgement, comparisons, judge
+from blockyard.sweep.stopping.decisions import EARLIER, ArmComparison, Judgement, comparisons, judge
 from blockyard.sweep.stopping.due import Standing
-from blockyard.sweep.stopping.evidence import (
-    ALPHA,
-    ROUNDING,
-    betting_interval,
-    log_sign_e,
-    seeds_to_decide,
-    seeds_to_margin,
-)
+from blockyard.sweep.stopping.evidence import ALPHA, ROUNDING, betting_interval, log_sign_e
+from blockyard.sweep.stopping.forecast import MOST, forecast
+from blockyard.sweep.stopping.rule import Rule
 
+_NAMED = 3  # comparisons that a sentence lists
+_SMALL = 1.0  # d_z: `python benchmarks/sequential.py inflation`
 _SKEW_FROM = 5  # seeds
-_GROUPS_FROM = 6  # seeds
+_GROUPS_FROM = 4  # seeds
 _SKEWED = 1.96  # standard errors of the skewness of normal values
 # The share of the variance that the best cut in two explains, which 1 % of samples of n normal values exceed; from
 # 100,000 samples each: `python benchmarks/sequential.py groups`.
-_SPLIT = {6: 0.968, 8: 0.936, 10: 0.909, 12: 0.887, 16: 0.853, 20: 0.831}
+_SPLIT = {4: 0.994, 5: 0.982, 6: 0.968, 8: 0.936, 10: 0.909, 12: 0.887, 16: 0.853, 20: 0.831}
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,7 @@ class Terms:
     """The terms of a comparison. seeds: in the order in which they were assigned; limits: the range of the metric
 
     outcome: "success" or "steps_to" where outcomes of whole runs are compared, by signs
+    unnamed: the arms that no clause of the expectation names
     end: the best value of the metric, where it has an end
     """
 
@@ -59,17 +59,24 @@ class Terms:
     seeds: Sequence[int]
     limits: Range | None = None
     outcome: str | None = None
+    rule: Rule = EARLIER
+    unnamed: frozenset[str] = frozenset()
     end: float | None = None
 
     def by_order(self, one: Judgement) -> bool:
         """Return whether a comparison is by order alone, since runs diverged or outcomes have no mean."""
         return self.outcome is not None or one.by_order
 
+    def by_p(self, one: Judgement) -> bool:
+        """Return whether the evidence is a p; of signs there are e-values only."""
+        return self.rule.by == "boundary" and not self.by_order(one)
+
 
 def judged(clauses: Sequence[ArmComparison], values: Values, terms: Terms) -> list[Judgement]:
     """Return the judgement of each comparison over all the values there are."""
     ended = {arm: outcomes(by_seed) for arm, by_seed in values.items()}
-    return judge(clauses, ended, terms.seeds, terms.direction, terms.margin, signs=terms.outcome is not None)
+    signs = terms.outcome is not None
+    return judge(clauses, ended, terms.seeds, terms.direction, terms.margin, rule=terms.rule, signs=signs)
 
 
 def compare_arms(values: Values, baseline: str | None, terms: Terms) -> dict[str, ArmResult]:
@@ -85,14 +92,16 @@ def compare_arms(values: Values, baseline: str | None, terms: Terms) -> dict[str
         mean = replace(mean, interval=interval)
         if arm in against:
             judgement = against[arm]
-            gap = _difference(judgement, terms.limits)
+            gap = _difference(judgement, terms)
             if terms.by_order(judgement):
                 signs = signs_of(judgement, terms.direction)
                 gap = replace(gap, interval=None, effect=None, deviation=None, signs=signs)
-            text = explain(judgement, terms, len(against))
+            text = explain(judgement, terms)
             gap = replace(gap, diverged=diverged_runs(judgement.comparison.arms, values))
             if gap.diverged:
                 text += f" {by_order(gap.diverged)}"
+            if arm in terms.unnamed and judgement.outcome is None:
+                text = f"Not asked: no clause names {arm}, so it gets no more seeds than these {len(judgement.gaps)}."
             results[arm] = ArmResult(mean, gap, _verdict(judgement), text)
         elif arm == baseline:
             results[arm] = ArmResult(mean, None, BASELINE, "The baseline.")
@@ -101,7 +110,7 @@ def compare_arms(values: Values, baseline: str | None, terms: Terms) -> dict[str
     return results
 
 
-def _difference(one: Judgement, limits: Range | None) -> Difference:
+def _difference(one: Judgement, terms: Terms) -> Difference:
     n = len(one.gaps)
     gaps = [gap for gap in one.gaps if math.isfinite(gap)]
     if not gaps:
@@ -111,18 +120,23 @@ def _difference(one: Judgement, limits: Range | None) -> Difference:
     if n > 1 and not one.by_order:
         deviation = math.sqrt(math.fsum((gap - mean) ** 2 for gap in gaps) / (n - 1))
     interval = _finite(one.interval)
-    if limits is not None:
-        width = limits[1] - limits[0]
+    if terms.limits is not None:
+        width = terms.limits[1] - terms.limits[0]
         interval = clipped(interval, (-width, width))
     return Difference(
         n,
         mean,
         interval=interval,
+        t_p=one.p if terms.by_p(one) else None,
         holm_p=one.holm_p,
         effect=effect(mean, deviation, n) if deviation else None,
         deviation=deviation,
-        e=math.exp(min(700.0, max(one.log_e))),  # math.exp overflows beyond 709
+        e=None if terms.by_p(one) else _largest_e(one),
     )
+
+
+def _largest_e(one: Judgement) -> float:
+    return math.exp(min(700.0, max(one.evidence)))  # math.exp overflows beyond 709
 
 
 def _finite(interval: Interval) -> Interval | None:
@@ -138,7 +152,7 @@ def _verdict(one: Judgement) -> str:
     return verdicts.get(str(one.outcome), UNDECIDED)
 
 
-def explain(one: Judgement, terms: Terms, compared: int) -> str:
+def explain(one: Judgement, terms: Terms) -> str:
     """Return the verdict on a comparison as one or two sentences with its numbers."""
     n = len(one.gaps)
     other = " and ".join(one.comparison.sides[1])
@@ -151,10 +165,17 @@ def explain(one: Judgement, terms: Terms, compared: int) -> str:
         return f"No difference to {other} of {terms.margin:.3g} or more, from {one.at} seeds on: {numbers}."
     if one.outcome == "same":
         return f"The same value as {other} on all of {one.at} seeds, so on more than half of all seeds."
-    text = f"Undecided after {n} seeds: {numbers}, where a verdict takes {math.exp(one.threshold):.3g}."
+    text = f"Undecided after {n} seeds: {numbers}, where a verdict takes {_goal(one, terms)}."
     if not terms.by_order(one):
-        text += f" {_more(one, terms, compared)}"
+        text += f" {_more(one)}"
     return text
+
+
+def _goal(one: Judgement, terms: Terms) -> str:
+    """Return the evidence that a verdict takes: "p = 0.025", "e = 40"."""
+    if terms.by_p(one):
+        return p_equals(math.exp(-one.threshold))
+    return f"e = {math.exp(one.threshold):.3g}"
 
 
 def signs_of(one: Judgement, direction: str) -> tuple[int, int, int]:
@@ -168,38 +189,47 @@ def signs_of(one: Judgement, direction: str) -> tuple[int, int, int]:
 
 
 def figures(one: Judgement, terms: Terms) -> str:
-    """Return the difference, its confidence sequence and the largest e-value: "+0.012 (95 % ... to ...), e = 31"."""
+    """Return the difference, its interval and its evidence: "+0.012 (95 % interval over all looks ...), p = 0.03"."""
+    evidence = p_equals(one.p) if terms.by_p(one) else f"e = {_largest_e(one):.3g}"
     if terms.by_order(one):
-        return f"{by_signs(signs_of(one, terms.direction))}, e = {math.exp(min(700.0, max(one.log_e))):.3g}"
+        return f"{by_signs(signs_of(one, terms.direction))}, {evidence}"
     mean = math.fsum(one.gaps) / len(one.gaps)
     low, high = one.interval
-    interval = f" (95 % confidence sequence {low:.3g} to {high:.3g})" if _finite(one.interval) else ""
-    return f"{mean:+.3g}{interval}, e = {math.exp(min(700.0, max(one.log_e))):.3g}"
+    kind = "interval over all looks" if terms.by_p(one) else "confidence sequence"
+    interval = ""
+    if one.withdrawn:
+        interval = f" (its {kind} leaves it out and is withdrawn: later differences are unlike the earlier ones)"
+    elif _finite(one.interval):
+        interval = f" (95 % {kind} {low:.3g} to {high:.3g})"
+    return f"{mean:+.3g}{interval}, {evidence}"
 
 
-def _more(one: Judgement, terms: Terms, compared: int) -> str:
+def _more(one: Judgement) -> str:
     """Return how many seeds would decide, if the differences go on as the observed ones: against zero or the margin."""
     n = len(one.gaps)
-    mean = math.fsum(one.gaps) / n
-    squares = math.fsum((gap - mean) ** 2 for gap in one.gaps)
-    if n < 2 or not squares:
+    needed = _needed(one)
+    if needed is None:
         return "What more it would take is unknown: the differences do not vary."
-    deviation = math.sqrt(squares / (n - 1))
-    gain = mean if terms.direction == "max" else -mean
-    sign = one.comparison.sign
-    where = {None: "within", ">": "below"}.get(sign, "on one side of")
-    by_zero = sign in (None, ">") or terms.margin is None
-    counts: dict[str, int | None] = {}
-    if by_zero:
-        counts["to show a difference"] = seeds_to_decide(mean / deviation, math.exp(one.threshold) * ALPHA)
-    counts[f"for an interval {where} the margin"] = seeds_to_margin(gain, deviation, terms.margin, compared, sign)
-    ends = {end: count for end, count in counts.items() if count is not None}
-    if not ends:
-        return "Differences like these would take more than 1,000 seeds."
-    end, needed = min(ends.items(), key=lambda pair: pair[1])
-    if needed <= n:
+    if not needed:
+        return f"Differences like these would take more than {MOST:,} seeds."
+    end, count = min(needed.items(), key=lambda pair: pair[1])
+    if count <= n:
         return "Differences like these take about one or two seeds more."
-    return f"Differences like these would take about {needed} seeds {end}."
+    where = {None: "within", ">": "below"}.get(one.ends.sign, "on one side of")
+    goal = "to show a difference" if end == "zero" else f"for an interval {where} the margin"
+    return f"Differences like these would take about {count} seeds {goal}."
+
+
+def _needed(one: Judgement) -> dict[str, int] | None:
+    """Return the numbers of seeds that `forecast` gives for the observed mean; None where the differences are equal."""
+    n = len(one.gains)
+    if n < 2 or one.by_order:
+        return None
+    mean = math.fsum(one.gains) / n
+    squares = math.fsum((gain - mean) ** 2 for gain in one.gains)
+    if not squares:
+        return None
+    return forecast(one.ends, mean, math.sqrt(squares / (n - 1)))
 
 
 def evaluate(text: str, values: Values, terms: Terms, missing: Mapping[str, str]) -> ExpectRow:
@@ -210,10 +240,9 @@ def evaluate(text: str, values: Values, terms: Terms, missing: Mapping[str, str]
     """
     clauses = []
     claims = parse(text, values)
-    wanted = comparisons(text, list(values), None)
-    for claim, one in zip(claims, judged(wanted, values, terms), strict=True):
+    for claim, one in zip(claims, judged(comparisons(text, list(values), None), values, terms), strict=True):
         lost = [f"{arm} {missing[arm]}" for arm in one.comparison.arms if arm in missing]
-        reason = " and ".join(lost) or _clause(one, terms, len(wanted))
+        reason = " and ".join(lost) or _clause(one, terms)
         row = ClauseRow(
             text=one.comparison.name,
             verdict=one.verdict or "undecided",
@@ -248,7 +277,7 @@ def _sense(one: Judgement, terms: Terms) -> str | None:
     return decision_sense(str(one.comparison.sign), one.outcome, margin, over_margin)
 
 
-def _clause(one: Judgement, terms: Terms, compared: int) -> str:
+def _clause(one: Judgement, terms: Terms) -> str:
     """Return the reason for the verdict on a clause, with its numbers."""
     n = len(one.gaps)
     if n < 2:
@@ -259,20 +288,21 @@ def _clause(one: Judgement, terms: Terms, compared: int) -> str:
         return f"{n} seeds: {sense}: all of the first {one.at}, so more than half of all seeds"
     if one.outcome is not None:
         return f"{numbers}: {sense}" if sense else numbers
+    goal = f"a verdict takes {_goal(one, terms)}"
     if terms.by_order(one):
-        return f"{numbers}: a verdict takes e = {math.exp(one.threshold):.3g}"
-    goal = f"a verdict takes e = {math.exp(one.threshold):.3g}"
+        return f"{numbers}: {goal}"
     if one.comparison.sign in ("~", ">=") and terms.margin is not None:
         goal = f"a verdict takes an interval on one side of {terms.margin:.3g}"
     elif one.comparison.sign == ">" and terms.margin:
         goal += f", or an interval below {terms.margin:.3g}"
-    more = _more(one, terms, compared).rstrip(".")
+    more = _more(one).rstrip(".")
     return f"{numbers}: {goal}; {more[:1].lower()}{more[1:]}"
 
 
 def evidence_row(
     standing: Standing,
     judgements: Sequence[Judgement],
+    terms: Terms,
     question: Mapping[str, object],
     expect: ExpectRow | None = None,
 ) -> EvidenceRow:
@@ -284,21 +314,23 @@ def evidence_row(
     verdicts = {clause.text: clause.verdict for clause in expect.clauses} if expect else {}
     for one in judgements:
         ends = [_finite(pair) or (None, None) for pair in one.intervals]
-        looks.append(
-            LookRow(
-                name=one.comparison.name,
-                arms=list(one.comparison.arms),
-                seeds=list(one.seeds),
-                log10_e=[log_e / math.log(10) for log_e in one.log_e],
-                low=[low for low, _ in ends],
-                high=[high for _, high in ends],
-                mean=_running_means(one.gaps),
-                threshold=one.threshold / math.log(10),
-                outcome=None if verdicts.get(one.comparison.name) == "undecided" else one.verdict or one.outcome,
-                at=one.at,
-            )
+        look = LookRow(
+            name=one.comparison.name,
+            arms=list(one.comparison.arms),
+            seeds=list(one.seeds),
+            log10_e=[evidence / math.log(10) for evidence in one.evidence],
+            low=[low for low, _ in ends],
+            high=[high for _, high in ends],
+            mean=_running_means(one.gaps),
+            threshold=one.threshold / math.log(10),
+            outcome=None if verdicts.get(one.comparison.name) == "undecided" else one.verdict or one.outcome,
+            at=one.at,
         )
-    return EvidenceRow(alpha=ALPHA, reason=standing.reason, words=stopped(standing, judgements, question), looks=looks)
+        looks.append(look)
+    sentences = [stopped(standing, judgements, question)]
+    sentences += [_overestimated(one) for one in judgements if not terms.by_order(one) and _is_small(one)]
+    by = "boundary" if terms.rule.by == "boundary" and not terms.outcome else "e-values"
+    return EvidenceRow(alpha=ALPHA, reason=standing.reason, words=" ".join(sentences), looks=looks, by=by)
 
 
 def _running_means(gaps: Sequence[float]) -> list[float]:
@@ -315,12 +347,18 @@ def _running_means(gaps: Sequence[float]) -> list[float]:
 def stopped(standing: Standing, judgements: Sequence[Judgement], question: Mapping[str, object]) -> str:
     """Return a sentence on the reason why the sweep stopped, or on its seeds so far."""
     undecided = [judgement.comparison.name for judgement in judgements if judgement.outcome is None]
-    named = ", ".join(undecided[:3])
-    if len(undecided) > 3:
+    named = ", ".join(undecided[:_NAMED])
+    if len(undecided) > _NAMED:
         named += " and others"
     cells = f"after {standing.seeds} seeds and {len(standing.due)} cells"
     if standing.reason == "decided":
         return f"Stopped {cells}: every comparison is decided."
+    if standing.reason == "beyond the limit":
+        needs = [_need(one, standing) for one in judgements if one.outcome is None]
+        return (
+            f"Stopped {cells}: what is open would take more seeds than the limit of {len(question['seeds'])}. "  # type: ignore[arg-type]
+            f"Undecided: {'; '.join(needs[:_NAMED])}{' and others' if len(needs) > _NAMED else ''}."
+        )
     if standing.reason == "budget":
         budget: Mapping[str, float] = question.get("budget") or {}  # type: ignore[assignment]
         limit = ", ".join(f"{most:g} {unit}" for unit, most in budget.items())
@@ -330,6 +368,36 @@ def stopped(standing: Standing, judgements: Sequence[Judgement], question: Mappi
     if standing.reason == "failed":
         return f"Stopped {cells}: what is open needs an arm without any value. Undecided: {named}."
     return f"Not finished: {standing.seeds} seeds are complete."
+
+
+def _need(one: Judgement, standing: Standing) -> str:
+    """Return a comparison with the seeds that it would take, and the time of its runs one after another."""
+    needed = _needed(one)
+    if not needed:
+        return f"{one.comparison.name} (more than {MOST:,} seeds)"
+    count = min(needed.values())
+    seconds = [standing.seconds.get(arm, 0.0) for arm in one.comparison.arms]
+    more = math.fsum(seconds) * max(0, count - len(one.gaps))
+    time = f", {more / 60:.3g} minutes of runs more" if more else ""
+    return f"{one.comparison.name} (about {count} seeds{time})"
+
+
+def _is_small(one: Judgement) -> bool:
+    """Return whether a comparison was decided by a difference from zero of a small effect."""
+    n = len(one.gaps)
+    if one.outcome not in ("better", "worse") or n < 3:
+        return False
+    mean = math.fsum(one.gaps) / n
+    deviation = math.sqrt(math.fsum((gap - mean) ** 2 for gap in one.gaps) / (n - 1))
+    size = effect(mean, deviation, n)
+    return size is not None and abs(size) < _SMALL
+
+
+def _overestimated(one: Judgement) -> str:
+    return (
+        f"The size of the difference in {one.comparison.name} is likely too large: effects below {_SMALL:g} standard "
+        "deviation are decided where they happen to look larger than they are."
+    )
 
 
 def warnings(judgements: Sequence[Judgement], values: Values, limits: Range | None) -> list[str]:
@@ -344,15 +412,24 @@ def warnings(judgements: Sequence[Judgement], values: Values, limits: Range | No
                 f"{one.comparison.name}: the differences are skewed, and no test of a mean holds for all skewed "
                 f"ones at so few seeds; {_other_questions(one, limits)}"
             )
+    in_groups: set[str] = set()
     for arm, by_seed in values.items():
         groups = two_groups(list(finite(by_seed).values()))
         if groups is not None:
-            low, high = groups
+            in_groups.add(arm)
+            lines.append(f"{arm}: its runs {_two(groups)}; the rate of either may say more than the mean")
+    for one in judgements:
+        groups = None if one.by_order else two_groups(one.gaps)
+        if groups is not None and in_groups.isdisjoint(one.comparison.arms):
             lines.append(
-                f"{arm}: its runs fall into two groups, {len(low)} around {_middle(low):.3g} and {len(high)} around "
-                f"{_middle(high):.3g}; the rate of either may say more than the mean"
+                f"{one.comparison.name}: the differences {_two(groups)}; a test of their mean errs too often there"
             )
     return lines
+
+
+def _two(groups: tuple[list[float], list[float]]) -> str:
+    low, high = groups
+    return f"fall into two groups, {len(low)} around {_middle(low):.3g} and {len(high)} around {_middle(high):.3g}"
 
 
 def _other_questions(one: Judgement, limits: Range | None) -> str:

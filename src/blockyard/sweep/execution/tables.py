@@ -102,6 +102,7 @@ def _question(plan: SweepPlan) -> Iterator[str]:
     if question.get("until"):
         until = question["until"]
         line = f"  {'seeds':<9} {until['first']} at first, until all is decided, {until['most']} at most"
+        line += ", by a boundary" if until.get("by") == "boundary" else ", by e-values"
         for unit, limit in (question.get("budget") or {}).items():
             line += f"; budget {limit:g} {unit}"
         yield line

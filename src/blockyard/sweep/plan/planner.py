@@ -26,6 +26,7 @@ from blockyard.sweep.cells import ARM_LEVEL, Arm, Cell, Refused, Setting, Varian
 from blockyard.sweep.plan import cell_settings
 from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.compact_json import SharedNodes
+from blockyard.sweep.plan.rule_in_force import with_rule_in_force
 from blockyard.sweep.plan.sizes import (
     Climb,
     LadderSizes,
@@ -96,7 +97,7 @@ def make_plan(
         facts["match"] = planner.matched
     if question.keys.ladder:
         facts["ladder"] = planner.climb.sizes
-    return SweepPlan(
+    plan = SweepPlan(
         name=question.name,
         question=question.as_dict() | {"base": planner.base},
         outputs=folder,
@@ -106,6 +107,7 @@ def make_plan(
         refused=tuple(planner.refused),
         facts=facts,
     )
+    return with_rule_in_force(plan)
 
 
 @dataclass

@@ -243,6 +243,7 @@ Rungs = Annotated[
 ]
 Floors = Literal["shared", "own"]  # the E of the laws L = E + A C^-a: one for all arms, or one each
 Match = Literal["params", "flops", "active", "state"]
+By = Literal["boundary", "e-values"]
 Over = Literal["seeds", "samples", "both"]
 OVERS = get_args(Over)
 
@@ -270,6 +271,7 @@ class Until(TypedDict, total=False):
     ]
     most: Annotated[int, Ge(3), Le(MAX_UNTIL), Field(default=20, description=f"a number of seeds, 3 to {MAX_UNTIL}")]
     until: Required[Annotated[Literal["decided"], Field(description=f"decided, as in seeds: {UNTIL_FORM}")]]
+    by: Annotated[By, Field(default="boundary", description="by which test: boundary, or e-values where most may grow")]
 
 
 class Range(TypedDict, total=False):
@@ -455,7 +457,7 @@ def _problems_of(error: ValidationError, content: Mapping[str, Any]) -> list[str
             specific[path, f"missing; write {description}"] = True
         elif detail["type"] == "literal_error":
             text = quote(detail["input"])
-            allowed = re.findall(r"'(\w+)'", detail["ctx"]["expected"])
+            allowed = re.findall(r"'([\w-]+)'", detail["ctx"]["expected"])
             hint = did_you_mean(str(detail["input"]), allowed)
             specific[path, f"{text} is not one of {', '.join(allowed)}{hint}"] = True
         else:

@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict, cast
 
 from blockyard.atomic_files.strict_yaml import StrictYamlError
 from blockyard.config.override_grammar import to_override
@@ -38,6 +38,7 @@ from blockyard.sweep.spec.keys import (
     FIRST,
     KINDS,
     UNTIL_FORM,
+    By,
     Counted,
     Ladder,
     Space,
@@ -59,6 +60,14 @@ PATH_KEYS = ("data.path", "data.root", "data.splits", "init.from", "objective.te
 _NOT_PLAIN = set("[]{}(),*$'\"")  # a list, a pattern, an interpolation or a quoted text
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,79}")
 _WITHIN_MARGIN = re.compile(r"~|>=|<=")  # signs of an expectation that compare with the margin
+
+
+class UntilRecord(TypedDict):
+    """The numbers of seeds, and by which rule a sweep is decided. Plans of earlier releases have no `by`."""
+
+    first: int
+    most: int
+    by: NotRequired[By]
 
 
 class BadQuestionError(UserError):
@@ -83,7 +92,8 @@ class Question:
     kind: which of `keys.KINDS` defines the arms
     arms: with a ladder, each arm of the file at each rung; the baseline is at the largest rung
     seeds: with `until`, the largest number of seeds
-    until: the numbers of seeds, first and most, where seeds are added until every comparison is decided
+    until: the numbers of seeds, first and most, and the rule, `by`, where seeds are added until every comparison is
+        decided
     reached: the meaning of `success` or `steps_to`: an outcome of whole runs is compared, not a metric
     """
 
@@ -94,7 +104,7 @@ class Question:
     kind: str
     arms: tuple[Arm, ...]
     seeds: tuple[int, ...]
-    until: dict[str, int] | None
+    until: UntilRecord | None
     reached: Threshold | None
 
     @property
@@ -264,13 +274,14 @@ def _fresh(value: Any, start: int) -> Any:
     return {"from": start, "count": count}
 
 
-def _seeds_and_until(seeds: int | list[int] | Counted | Until) -> tuple[tuple[int, ...], dict[str, int] | None]:
+def _seeds_and_until(seeds: int | list[int] | Counted | Until) -> tuple[tuple[int, ...], UntilRecord | None]:
     """Return all seeds, and the first and the largest number of them where they are added until decided."""
     if isinstance(seeds, dict):
         start = seeds["start"]
         if "count" in seeds:
-            return tuple(range(start, start + seeds["count"])), None
-        until = {"first": seeds["first"], "most": seeds["most"]}
+            counted = cast(Counted, seeds)
+            return tuple(range(start, start + counted["count"])), None
+        until: UntilRecord = {"first": seeds["first"], "most": seeds["most"], "by": seeds["by"]}
         return tuple(range(start, start + until["most"])), until
     if isinstance(seeds, list):
         return tuple(seeds), None

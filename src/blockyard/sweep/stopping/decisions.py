@@ -2,26 +2,33 @@
 
 A comparison is a clause of `expect:`, or where the file expects nothing an arm against the baseline. It is decided as
 
-    better, worse      the e-value of the mean of its paired differences has reached the threshold of Holm's procedure
-    equivalent         the confidence sequence lies within plus and minus the margin
-    not worse          of `>=`: the confidence sequence of the gain lies above minus the margin
-    different          of `~`: the confidence sequence lies outside of plus and minus the margin
-    worse by a margin  of `>=`: the confidence sequence of the gain lies below minus the margin
-    not better         of `>`: the confidence sequence of the gain lies below the margin, and the mean is not shown to
-                       be worse than zero. Evidence for `b >= a` contradicts `a > b`
+    better, worse      the evidence of its paired differences has reached the threshold of Holm's procedure
+    equivalent         the interval lies within plus and minus the margin
+    not worse          of `>=`: the interval of the gain lies above minus the margin
+    different          of `~`: the interval lies outside of plus and minus the margin
+    worse by a margin  of `>=`: the interval of the gain lies below minus the margin
+    not better         of `>`: the interval of the gain lies below the margin, and the mean is not shown to be worse
+                       than zero. Evidence for `b >= a` contradicts `a > b`
     same               all seeds have the same value on both sides, and they are so many that more than half of all have
 
-A clause with `~` or `>=` is about the margin, so that a difference from zero alone does not contradict it, and it has
-no part in Holm's procedure. The first decision stays, whatever more seeds say while another comparison goes on.
+The evidence is a p of the looks so far, or an e-value, and the interval holds at all looks at once (`rule`). An
+interval that leaves out the mean of its own differences is withdrawn and decides nothing.
+
+A clause with `~` or `>=` is about the margin, so that a difference from zero alone does not contradict it. The first
+decision stays, whatever more seeds say while another comparison goes on.
 
 From the first seed on whose run diverged, a comparison is decided by the e-value of the signs alone, with such a run as
 the worst: a mean over the other seeds would be one over a selection.
 
-Error rate: p = 1 / max e is valid at any number of seeds, whenever each comparison stops. So Holm keeps the probability
-of a false "better" or "worse" of any comparison at 5 % at most. Intervals that are held against the margin have
-1 - 5 % / m for m comparisons, with half of the error at each end. "same" says nothing of differences that are rare.
+Error rate: the smallest p of all looks, and 1 / max e, are valid at any of them, whenever each comparison stops. So
+Holm keeps the probability of a false "better" or "worse" of any comparison that is held against zero at 5 % at most.
+Against the margin the m comparisons have a family of their own: each end of an interval may be wrong in 5 % / m of
+sweeps, and of the two ends only one can be. "same" says nothing of differences that are rare.
 
-Source: Holm 1979; Vovk and Wang 2021, E-values: calibration, combination and applications (arXiv 1912.06116).
+A plan of an earlier release counts clauses with `~` and `>=` in Holm's family too, and halves the error of each end.
+
+Source: Holm 1979; Maurer and Bretz 2013 (Holm with looks); Schuirmann 1987 (one end each); Vovk and Wang 2021,
+E-values: calibration, combination and applications (arXiv 1912.06116).
 """
 
 from __future__ import annotations
@@ -38,12 +45,12 @@ from blockyard.sweep.stopping.evidence import (
     UNKNOWN,
     Interval,
     anytime_p,
-    confidence_sequence,
     holm,
-    log_e_values,
     log_equal_e,
     log_sign_e,
 )
+from blockyard.sweep.stopping.forecast import PossibleEnds
+from blockyard.sweep.stopping.rule import Rule
 
 Decision = Literal["better", "worse", "equivalent", "not worse", "different", "worse by a margin", "not better", "same"]
 Verdict = Literal["supported", "contradicted"]
@@ -74,6 +81,7 @@ VERDICTS: dict[str, dict[Decision, Verdict]] = {
     },
 }
 BySeed = Mapping[int, float]
+EARLIER = Rule()
 
 
 @dataclass(frozen=True)
@@ -102,24 +110,28 @@ class Judgement:
     seeds: the seeds on which the runs of all its arms have ended, in order
     gaps: differences of the metric, first side minus second; infinite where the run of one side diverged, NaN where
         the runs of both did
-    log_e: after each seed
+    gains: gaps, positive where the first side is better
+    evidence: log e, or -log p by a boundary, after each seed
     intervals: of the difference, 95 % for this comparison alone, after each seed
-    p: 1 / max e
-    holm_p: corrected over all comparisons
-    threshold: log e at which a difference is, or was, decided
+    p: of all looks so far
+    holm_p: corrected over all comparisons that are held against zero
+    threshold: the evidence at which a difference is, or was, decided
     at: the number of seeds at which the comparison was decided
+    ends: the ends that it may have
     """
 
     comparison: ArmComparison
     seeds: tuple[int, ...]
     gaps: tuple[float, ...]
-    log_e: tuple[float, ...]
+    gains: tuple[float, ...]
+    evidence: tuple[float, ...]
     intervals: tuple[Interval, ...]
     p: float
     holm_p: float
     threshold: float
     outcome: Decision | None
     at: int | None
+    ends: PossibleEnds
 
     @property
     def by_order(self) -> bool:
@@ -128,8 +140,15 @@ class Judgement:
 
     @property
     def interval(self) -> Interval:
-        """The confidence sequence so far."""
-        return self.intervals[-1] if self.intervals else UNKNOWN
+        """The interval so far; without ends where it is withdrawn."""
+        if not self.intervals or self.withdrawn:
+            return UNKNOWN
+        return self.intervals[-1]
+
+    @property
+    def withdrawn(self) -> bool:
+        """Whether the interval leaves out the mean of the differences."""
+        return bool(self.gaps) and not self.by_order and not _holds(self.intervals[-1], self.gaps)
 
     @property
     def verdict(self) -> Verdict | None:
@@ -164,6 +183,7 @@ def judge(
     margin: float | None,
     alpha: float = ALPHA,
     *,
+    rule: Rule = EARLIER,
     signs: bool = False,
 ) -> list[Judgement]:
     """Return the judgement of each comparison.
@@ -176,79 +196,98 @@ def judge(
     if signs:
         margin = None
     pairs = [_pair(clause, values, seeds, direction) for clause in clauses]
-    log_es: list[list[float]] = []  # of each clause, after each seed
-    for pair in pairs:
-        by_mean = 0 if signs else pair.finite
-        log_e = log_e_values(pair.gaps[:by_mean], pair.scale)
-        for count in range(by_mean + 1, len(pair.gaps) + 1):
-            # Differences of differences have no order with a run that diverged.
-            log_e.append(log_sign_e(pair.gaps[:count], pair.scale) if pair.ordered else 0.0)
-        log_es.append(log_e)
-    # A clause about the margin is not tested against zero, so that it takes nothing of the error of these tests.
-    tested = [number for number, clause in enumerate(clauses) if margin is None or clause.sign not in ("~", ">=")]
-    margins = [None if margin is None else _MarginTest(pair, margin, alpha / len(clauses)) for pair in pairs]
-    decided: dict[int, tuple[Decision, int, float]] = {}  # clause -> decision, seeds that it took, log e that it took
+    evidence = [_evidence(pair, rule, signs=signs) for pair in pairs]  # of each clause, after each seed
+    # A clause with `~` or `>=` is about the margin, if there is one, and not about zero.
+    by_zero = [margin is None or clause.sign not in ("~", ">=") for clause in clauses]
+    family = by_zero
+    margin_alpha = 2 * alpha / max(1, len(clauses))  # of both ends of an interval
+    if rule.by is None:
+        family = [True] * len(clauses)
+        margin_alpha /= 2
+    margins: list[_MarginTest | None] = [None] * len(clauses)
+    if margin is not None:
+        margins = [_MarginTest(pair, margin, alpha / len(clauses), margin_alpha, rule) for pair in pairs]
+    decided: dict[int, tuple[Decision, int, float]] = {}  # clause -> decision, seeds and evidence that it took
     counts = [0] * len(clauses)  # seeds so far that all arms of a clause have
-    largest = [0.0] * len(clauses)  # log e so far
+    largest = [0.0] * len(clauses)  # evidence so far
     # Holm corrects over all comparisons, so that each seed is looked at in all of them before the next one.
     for seed in seeds:
         for number, pair in enumerate(pairs):
             if counts[number] < len(pair.seeds) and pair.seeds[counts[number]] == seed:
-                largest[number] = max(largest[number], log_es[number][counts[number]])
+                largest[number] = max(largest[number], evidence[number][counts[number]])
                 counts[number] += 1
         ps = [anytime_p([log_e]) for log_e in largest]
-        holm_ps = _corrected(ps, tested)
+        holm_ps = _holm_within(ps, family)
         for number, clause in enumerate(clauses):
             count = counts[number]
-            if number in decided or not count:
+            if number in decided or count < max(1, rule.first_look):
                 continue
             margin_test = margins[number]
             by_margin = None if margin_test is None else margin_test.decision(clause.sign, count)
-            # A clause with `~` or `>=` is about the margin, if there is one, and not about zero.
-            by_zero = holm_ps[number] <= alpha and number in tested
-            # Holm rejects the k-th smallest of m at alpha / (m - k + 1).
-            threshold = math.log(max(1, sum(ps[other] >= ps[number] for other in tested)) / alpha)
             by_order = signs or count > pairs[number].finite
-            if number not in tested and by_order:  # order decides it where there is no mean to hold against the margin
+            differs = holm_ps[number] <= alpha and by_zero[number]
+            # Holm rejects the k-th smallest of m at alpha / (m - k + 1).
+            others = sum(other >= ps[number] for other, counted in zip(ps, family, strict=True) if counted)
+            threshold = math.log(max(1, others) / alpha)
+            if by_order and not by_zero[number]:  # order decides where no mean can be held against the margin
                 threshold = math.log(len(clauses) / alpha)
-                by_zero = log_es[number][count - 1] >= threshold
-            if by_margin is not None and not (by_zero and by_margin == "not better"):
+                differs = evidence[number][count - 1] >= threshold
+            if by_margin is not None and not (differs and by_margin == "not better"):
                 decided[number] = (by_margin, count, threshold)
-            elif by_zero:
+            elif differs:
                 decided[number] = (_side_ahead(pairs[number].gains[:count], signs=by_order), count, threshold)
-    ps = [anytime_p(values_of_clause) for values_of_clause in log_es]
-    holm_ps = _corrected(ps, tested)
+    ps = [anytime_p(looks) for looks in evidence]
+    holm_ps = _holm_within(ps, family)
     # The comparisons that stay open share alpha.
-    open_threshold = math.log(max(1, sum(holm_ps[number] > alpha for number in tested)) / alpha)
+    still_open = sum(p > alpha for p, counted in zip(holm_ps, family, strict=True) if counted)
+    open_threshold = math.log(max(1, still_open) / alpha)
     judgements = []
     for number, clause in enumerate(clauses):
         pair = pairs[number]
         outcome, at, threshold = decided.get(number, (None, None, open_threshold))
-        intervals = [] if signs else confidence_sequence(pair.gaps[: pair.finite], pair.scale, alpha)
+        intervals = [] if signs else rule.intervals(pair.gaps[: pair.finite], pair.scale, alpha)
         intervals += [UNKNOWN] * (len(pair.gaps) - len(intervals))
         judgements.append(
             Judgement(
                 comparison=clause,
                 seeds=pair.seeds,
                 gaps=tuple(pair.gaps),
-                log_e=tuple(log_es[number]),
+                gains=tuple(pair.gains),
+                evidence=tuple(evidence[number]),
                 intervals=tuple(intervals),
                 p=ps[number],
                 holm_p=holm_ps[number],
                 threshold=threshold,
                 outcome=outcome,
                 at=at,
+                ends=PossibleEnds(rule, clause.sign, margin, math.exp(-threshold), margin_alpha),
             )
         )
     return judgements
 
 
-def _corrected(ps: Sequence[float], tested: Sequence[int]) -> list[float]:
-    """Return Holm's p of the tested comparisons, corrected over these alone; of the others, their own p."""
-    result = list(ps)
-    for number, p in zip(tested, holm([ps[number] for number in tested]), strict=True):
-        result[number] = p
-    return result
+def _evidence(pair: _Pair, rule: Rule, *, signs: bool) -> list[float]:
+    """Return the evidence after each seed: by the rule, and by signs from the first seed on whose run diverged."""
+    if signs:
+        return rule.evidence(pair.gaps, pair.scale, signs=True)
+    evidence = rule.evidence(pair.gaps[: pair.finite], pair.scale)
+    if pair.finite == len(pair.gaps):
+        return evidence
+    if not pair.ordered:  # differences of differences have no order with a run that diverged
+        return evidence + [0.0] * (len(pair.gaps) - pair.finite)
+    return evidence + rule.evidence(pair.gaps, pair.scale, signs=True)[pair.finite :]
+
+
+def _holm_within(ps: Sequence[float], family: Sequence[bool]) -> list[float]:
+    """Return Holm's p values of those in the family; the others as they are."""
+    corrected = iter(holm([p for p, counted in zip(ps, family, strict=True) if counted]))
+    return [next(corrected) if counted else p for p, counted in zip(ps, family, strict=True)]
+
+
+def _holds(interval: Interval, gaps: Sequence[float]) -> bool:
+    """Return whether an interval holds the mean of the differences."""
+    low, high = interval
+    return low <= math.fsum(gaps) / len(gaps) <= high
 
 
 @dataclass(frozen=True)
@@ -303,14 +342,14 @@ def _side_ahead(gains: Sequence[float], *, signs: bool) -> Decision:
 class _MarginTest:
     """Holds a comparison against the margin after any number of seeds.
 
-    alpha: of this comparison
+    alpha: of this comparison; both: of the two ends of its interval together
     """
 
-    def __init__(self, pair: _Pair, margin: float, alpha: float) -> None:
+    def __init__(self, pair: _Pair, margin: float, alpha: float, both: float, rule: Rule) -> None:
         self._pair = pair
         self._margin = margin
         self._threshold = math.log(1 / alpha)
-        self._intervals = confidence_sequence(pair.gains[: pair.finite], pair.scale, alpha)
+        self._intervals = rule.intervals(pair.gains[: pair.finite], pair.scale, both)
 
     def decision(self, sign: str | None, count: int) -> Decision | None:
         """Return the decision on a comparison with this sign after `count` seeds; None while it is open.
@@ -325,6 +364,8 @@ class _MarginTest:
         if log_equal_e(gains, scale) >= self._threshold:
             return "same"
         low, high = self._intervals[count - 1]
+        if not _holds((low, high), gains):
+            return None
         constant = max(gains) - min(gains) <= ROUNDING * scale
         if constant and log_sign_e(gains, scale) >= self._threshold:
             low = high = gains[0]  # equal differences have no deviation, so only their number says how sure they are

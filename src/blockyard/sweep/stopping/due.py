@@ -1,9 +1,11 @@
 """Selects the due cells of a sweep that stops when its question is decided.
 
-Every arm gets the first seeds. Then, seed by seed, the arms of each open comparison get one more, until all are
-decided, the largest number of seeds have run, or the budget is spent. The next seed is due when all cells of earlier
-seeds have ended. So the cells that run follow from the values alone, in whatever order and by however many processes
-the values were computed, and after any number of kills.
+Every arm that is compared gets the first seeds, one that no clause of `expect` names three at most. Then, seed by seed,
+the arms of each open comparison get one more, until all are decided or given up, the largest number of seeds have run,
+or the budget is spent. From twice the first seeds on a comparison is given up where it would need more seeds than the
+largest number (`forecast`). The next seed is due when all cells of earlier seeds have ended. So the cells that run
+follow from the values alone, in whatever order and by however many processes the values were computed, and after any
+number of kills.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,9 +29,11 @@ from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.search import tune
 from blockyard.sweep.spec.threshold import Threshold, of_metric
 from blockyard.sweep.stopping.decisions import ArmComparison, Judgement, comparisons, judge
+from blockyard.sweep.stopping.forecast import beyond_limit
+from blockyard.sweep.stopping.rule import UNNAMED, Rule
 
 Values = Mapping[str, Mapping[str, float]]  # by run: the metrics of a finished one
-Reason = Literal["open", "decided", "most seeds", "budget", "failed"]
+Reason = Literal["open", "decided", "beyond the limit", "most seeds", "budget", "failed"]
 
 
 @dataclass(frozen=True)
@@ -37,10 +41,12 @@ class Standing:
     """The progress of a sweep that runs until it is decided.
 
     due: the cells that have run, run now or may run next
-    reason: why no further cells become due, or "open"; "failed" where an open comparison needs an arm without any value
+    reason: why no further cells become due, or "open"; "failed" where an open comparison needs an arm without any
+        value, "beyond the limit" where one would need more than the most seeds
     judgements: over the seeds of which all cells have ended
     seeds: the number of these seeds
     spent: of the budget, in its unit
+    seconds: the mean time of a run of each arm, where it is known
     """
 
     due: list[Cell]
@@ -48,6 +54,7 @@ class Standing:
     judgements: list[Judgement] = field(default_factory=list)
     seeds: int = 0
     spent: float | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 def due_cells(plan: SweepPlan, values: Values, ended: Collection[str] = ()) -> list[Cell]:
@@ -94,12 +101,16 @@ class _Rounds:
     ended: Collection[str]
 
     def run(self, first: int) -> Standing:
-        """Add the first seeds to every arm, then one more to each that still needs it."""
+        """Add the first seeds to the arms, then one more to each that still needs it."""
         question = self.plan.question
         seeds = list(question["seeds"])
         budget = question.get("budget") or {}
-        active = self._arms
         clauses = comparisons(question.get("expect"), [arm.name for arm in self.plan.arms], question.get("baseline"))
+        active = self._arms
+        if self._rule.by is not None:
+            compared = set(itertools.chain(*(clause.arms for clause in clauses)))
+            active = [arm for arm in self._arms if arm in compared]
+        given_up: set[str] = set()  # names of comparisons
         due = {cell.run: cell for cell in self.tuning}
         judgements: list[Judgement] = []
         reason: Reason = "most seeds"
@@ -107,8 +118,9 @@ class _Rounds:
         while count < len(seeds):
             next_seeds = seeds[count : count + 1] if count else seeds[:first]
             new: dict[str, Cell] = {}
-            for seed in next_seeds:
-                for arm in active:
+            for position, seed in enumerate(next_seeds):
+                arms = self._arms if not count and position < UNNAMED else active
+                for arm in arms:
                     cell = self.cells.get((arm, seed))
                     if cell is not None and cell.run not in due:
                         new[cell.run] = cell
@@ -121,13 +133,26 @@ class _Rounds:
                 break
             count += len(next_seeds)
             judgements = self._judgements(clauses, seeds[:count])
-            active = self._active(judgements, seeds[:count])
+            if self._rule.by is not None and 2 * first <= count < len(seeds):
+                given_up.update(one.comparison.name for one in judgements if self._is_beyond_limit(one))
+            active = self._active(judgements, seeds[:count], given_up)
             if not active:
-                undecided = any(judgement.outcome is None for judgement in judgements)
-                reason = "failed" if undecided else "decided"
+                reason = "decided"
+                if any(one.outcome is None for one in judgements):
+                    reason = "beyond the limit" if given_up else "failed"
                 break
         ordered = [cell for cell in self.plan.cells if cell.run in due]
-        return Standing(ordered, reason, judgements, count, self._spent(budget, due.values()))
+        return Standing(ordered, reason, judgements, count, self._spent(budget, due.values()), self._seconds(ordered))
+
+    @cached_property
+    def _rule(self) -> Rule:
+        return Rule.of(self.plan.question["until"])
+
+    def _is_beyond_limit(self, one: Judgement) -> bool:
+        """Return whether an open comparison would need more than the most seeds. Nothing forecasts signs."""
+        if one.outcome is not None or of_metric(self.plan.facts["metric"]["name"]):
+            return False
+        return beyond_limit(one.ends, one.gains)
 
     @property
     def _arms(self) -> list[str]:
@@ -138,9 +163,9 @@ class _Rounds:
         metric = self.plan.facts["metric"]
         margin = self.plan.question.get("margin")
         signs = of_metric(metric["name"]) is not None
-        return judge(clauses, self._by_seed, seeds, metric["direction"], margin, signs=signs)
+        return judge(clauses, self._by_seed, seeds, metric["direction"], margin, rule=self._rule, signs=signs)
 
-    def _active(self, judgements: Sequence[Judgement], seeds: Sequence[int]) -> list[str]:
+    def _active(self, judgements: Sequence[Judgement], seeds: Sequence[int], given_up: Collection[str]) -> list[str]:
         """Return the arms of the open comparisons that can still be decided.
 
         An arm that is refused, or has no value on any of the first seeds, decides nothing more.
@@ -149,7 +174,8 @@ class _Rounds:
         alive = {arm for arm in self._arms if any(seed in values.get(arm, {}) for seed in seeds)}
         wanted: set[str] = set()
         for judgement in judgements:
-            if judgement.outcome is None and alive.issuperset(judgement.comparison.arms):
+            going = judgement.outcome is None and judgement.comparison.name not in given_up
+            if going and alive.issuperset(judgement.comparison.arms):
                 wanted.update(judgement.comparison.arms)
         return [arm for arm in self._arms if arm in wanted]
 
@@ -196,6 +222,15 @@ class _Rounds:
             return None
         (unit,) = budget
         return math.fsum(self._cost(unit, cell) for cell in cells)
+
+    def _seconds(self, cells: Iterable[Cell]) -> dict[str, float]:
+        """Return the mean time of the cells of each arm that have ended."""
+        times: dict[str, list[float]] = {}
+        for cell in cells:
+            seconds = self.values.get(cell.run, {}).get("seconds")
+            if seconds is not None:
+                times.setdefault(self.plan.variants[cell.variant].arm, []).append(seconds)
+        return {arm: statistics.fmean(of_arm) for arm, of_arm in times.items()}
 
     def _exceeds(self, budget: Mapping[str, float], before: Collection[Cell], new: Collection[Cell]) -> bool:
         """Return whether new cells would exceed the budget, at the mean cost of their arms' cells so far."""

@@ -97,14 +97,14 @@ def anytime_p(log_es: Sequence[float]) -> float:
     return min(1.0, math.exp(-max(log_es, default=0.0)))
 
 
-def confidence_sequence(gaps: Sequence[float], scale: float, alpha: float = ALPHA) -> list[Interval]:
+def confidence_sequence(gaps: Sequence[float], scale: float, alpha: float = ALPHA, first: int = 2) -> list[Interval]:
     """Return the interval of the mean after each of the differences. Each interval lies within the earlier ones.
 
-    It is without ends while the differences are too few or equal: their standard deviation is unknown.
+    It is without ends while the differences are fewer than `first`, or equal: their standard deviation is unknown.
     """
-    intervals: list[Interval] = []
+    intervals: list[Interval] = [UNKNOWN] * min(first - 1, len(gaps))
     low, high = UNKNOWN
-    for n in range(1, len(gaps) + 1):
+    for n in range(first, len(gaps) + 1):
         low_n, high_n = _interval(gaps[:n], scale, alpha)
         low, high = max(low, low_n), min(high, high_n)
         # Empty only where the differences contradict earlier ones: they are not of one distribution.
@@ -119,11 +119,11 @@ def _interval(gaps: Sequence[float], scale: float, alpha: float, g: float = PRIO
     if n < 2 or max(gaps) - min(gaps) <= ROUNDING * scale:
         return UNKNOWN
     mean = math.fsum(gaps) / n
-    radius = _radius(n, math.fsum((gap - mean) ** 2 for gap in gaps), alpha, g)
-    return mean - radius, mean + radius
+    half = radius(n, math.fsum((gap - mean) ** 2 for gap in gaps), alpha, g)
+    return mean - half, mean + half
 
 
-def _radius(n: int, squares: float, alpha: float, g: float = PRIOR) -> float:
+def radius(n: int, squares: float, alpha: float, g: float = PRIOR) -> float:
     """Return half the width of the interval after n differences. squares: of their distances from their mean, summed"""
     variances = 1 + n * g
     # With x = t^2 / v, log e < log(1 / alpha) reads (1 + x) / (1 + x / variances) < ratio.
@@ -179,48 +179,3 @@ def holm(ps: Sequence[float]) -> list[float]:
         largest = max(largest, (len(ps) - rank) * ps[index])
         result[index] = min(1.0, largest)
     return result
-
-
-def seeds_to_decide(effect: float, compared: float, most: int = 1_000, alpha: float = ALPHA) -> int | None:
-    """Return the number of seeds at which an effect (d_z) that is measured exactly is decided; None above `most`.
-
-    compared: how many comparisons share the error rate
-    """
-    threshold = math.log(max(1, compared) / alpha)
-    for n in range(2, most + 1):
-        if log_bayes_factor(n * effect**2, n) >= threshold:
-            return n
-    return None
-
-
-def seeds_to_margin(
-    gain: float,
-    deviation: float,
-    margin: float | None,
-    compared: int,
-    sign: str | None,
-    most: int = 1_000,
-    alpha: float = ALPHA,
-) -> int | None:
-    """Return the number of seeds at which a gain and deviation that are measured exactly decide about the margin.
-
-    None without a margin, or above `most`.
-
-    sign: of the claim, as in `decisions`
-    """
-    if margin is None:
-        return None
-    for n in range(2, most + 1):
-        radius = _radius(n, (n - 1) * deviation**2, alpha / compared)
-        low = gain - radius
-        high = gain + radius
-        decided = {
-            None: False,
-            ">": high < margin,
-            ">=": low > -margin or high <= -margin,
-            "~": low >= margin or high <= -margin,
-        }
-        equivalent = -margin < low and high < margin
-        if equivalent or decided[sign]:
-            return n
-    return None
