@@ -350,10 +350,6 @@ def _sequential_terms(data: ComparisonInput, terms: ComparisonTerms, values: Val
     reached = of_metric(terms.metric)
     question = data.question or {}
     rule = Rule.of(question.get("until") or {})
-    unnamed: set[str] = set()
-    if terms.expected and rule.by is not None:
-        clauses = comparisons(terms.expected, list(values), terms.baseline)
-        unnamed = set(values).difference(*(clause.arms for clause in clauses))
     return sequential.Terms(
         terms.direction,
         terms.margin,
@@ -361,7 +357,6 @@ def _sequential_terms(data: ComparisonInput, terms: ComparisonTerms, values: Val
         _limits(terms.metric, values),
         reached.kind if reached else None,
         rule,
-        frozenset(unnamed),
         best_value(terms.metric, terms.direction, _scores(values)),
     )
 

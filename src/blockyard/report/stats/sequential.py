@@ -50,7 +50,6 @@ class Terms:
     """The terms of a comparison. seeds: in the order in which they were assigned; limits: the range of the metric
 
     outcome: "success" or "steps_to" where outcomes of whole runs are compared, by signs
-    unnamed: the arms that no clause of the expectation names
     end: the best value of the metric, where it has an end
     """
 
@@ -60,7 +59,6 @@ class Terms:
     limits: Range | None = None
     outcome: str | None = None
     rule: Rule = EARLIER
-    unnamed: frozenset[str] = frozenset()
     end: float | None = None
 
     def by_order(self, one: Judgement) -> bool:
@@ -100,8 +98,6 @@ def compare_arms(values: Values, baseline: str | None, terms: Terms) -> dict[str
             gap = replace(gap, diverged=diverged_runs(judgement.comparison.arms, values))
             if gap.diverged:
                 text += f" {by_order(gap.diverged)}"
-            if arm in terms.unnamed and judgement.outcome is None:
-                text = f"Not asked: no clause names {arm}, so it gets no more seeds than these {len(judgement.gaps)}."
             results[arm] = ArmResult(mean, gap, _verdict(judgement), text)
         elif arm == baseline:
             results[arm] = ArmResult(mean, None, BASELINE, "The baseline.")
