@@ -368,6 +368,7 @@ def _sizes(plan: SweepPlan, data: DataReader | None) -> tuple[int, int] | None:
 def _at_most(plan: SweepPlan, due: Sequence[Cell]) -> list[Cell]:
     """Return the cells that are due and the cells of later seeds, with one setting for each arm."""
     from blockyard.sweep.search.tune import tuning_seeds
+    from blockyard.sweep.stopping.due import seeded_arms
 
     first = {variant.arm: variant.key for variant in reversed(plan.variants.values())}
     tried: set[int] = set()
@@ -375,8 +376,10 @@ def _at_most(plan: SweepPlan, due: Sequence[Cell]) -> list[Cell]:
         tried = set(tuning_seeds(plan))
     last = max((cell.seed for cell in due), default=-1)
     cells = list(due)
+    seeded = seeded_arms(plan)
     for cell in plan.cells:
-        if cell.seed > last and cell.seed not in tried and first[plan.variants[cell.variant].arm] == cell.variant:
+        arm = plan.variants[cell.variant].arm
+        if cell.seed > last and cell.seed not in tried and arm in seeded and first[arm] == cell.variant:
             cells.append(cell)
     return cells
 

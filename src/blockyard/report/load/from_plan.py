@@ -108,7 +108,7 @@ def _beyond_the_stop(plan: SweepPlan, records: list[LoadedRun], standing: Standi
         return []
     return [
         f"{more} finished runs are of seeds after those at which the sweep stopped: they count in means, intervals and "
-        "e, and not in the decision"
+        "the evidence, and not in the decision"
     ]
 
 

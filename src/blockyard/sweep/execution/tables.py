@@ -22,7 +22,7 @@ from blockyard.sweep.plan.compact_json import without_secrets
 from blockyard.sweep.plan.sweep_plan import MetricFacts, SweepPlan
 from blockyard.sweep.search import tune
 from blockyard.sweep.spec import ladder as ladders
-from blockyard.sweep.stopping.due import Reason, standing
+from blockyard.sweep.stopping.due import Reason, seeded_arms, standing
 from blockyard.terminal import console, table
 
 PLAN_SEEDS = 10  # columns of a plan; with more seeds each arm shows counts
@@ -186,9 +186,10 @@ def _choice_label(status: PlanStatus, cell: Cell, due: set[Cell], retry: bool) -
     """Return the label of a cell of a sweep that chooses its cells: its state, or why it is not due."""
     if cell in due:
         return status.label(cell, retry)
-    chosen = status.chosen.get(status.plan.variants[cell.variant].arm)
+    arm = status.plan.variants[cell.variant].arm
+    chosen = status.chosen.get(arm)
     if status.plan.question.get("until") and chosen == cell.variant:
-        if status.reason == "open":
+        if status.reason == "open" and arm in seeded_arms(status.plan):
             return "if undecided"
         return "not needed"
     return "if chosen" if chosen is None else "not chosen"

@@ -86,6 +86,15 @@ def standing(plan: SweepPlan, values: Values, ended: Collection[str] = ()) -> St
     return _Rounds(plan, cells, tuning, values, ended).run(int(until["first"]))
 
 
+def seeded_arms(plan: SweepPlan) -> set[str]:
+    """Return the arms that get seeds until all is decided. The others, which no clause names, get three at most."""
+    arms = [arm.name for arm in plan.arms]
+    if Rule.of(plan.question["until"]).by is None:
+        return set(arms)
+    clauses = comparisons(plan.question.get("expect"), arms, plan.question.get("baseline"))
+    return set(itertools.chain(*(clause.arms for clause in clauses)))
+
+
 @dataclass
 class _Rounds:
     """Adds the seeds one after another.
@@ -106,10 +115,8 @@ class _Rounds:
         seeds = list(question["seeds"])
         budget = question.get("budget") or {}
         clauses = comparisons(question.get("expect"), [arm.name for arm in self.plan.arms], question.get("baseline"))
-        active = self._arms
-        if self._rule.by is not None:
-            compared = set(itertools.chain(*(clause.arms for clause in clauses)))
-            active = [arm for arm in self._arms if arm in compared]
+        seeded = seeded_arms(self.plan)
+        active = [arm for arm in self._arms if arm in seeded]
         given_up: set[str] = set()  # names of comparisons
         due = {cell.run: cell for cell in self.tuning}
         judgements: list[Judgement] = []
