@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import itertools
 import json
 import math
 import sys
@@ -27,6 +28,7 @@ import yaml
 
 from blockyard.report.load.document import ArmRow, ComparisonDocument, read_document
 from blockyard.report.render.columns import ladders
+from blockyard.report.stats.decisions import Decisions, Pair, decision_accuracy, mean_gaps, pair_gaps, told_apart
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA, PAGE, README = ROOT / "docs" / "verdicts.json", ROOT / "docs" / "verdicts.md", ROOT / "README.md"
@@ -203,11 +205,75 @@ def page(records: list[dict[str, Any]]) -> str:
         lines += [f"\n{note}" for note in one.get("notes", ())]
         if "second_difference" in one:
             lines.append(f"\nA second difference, until the sweep is run again: {one['second_difference']}")
+    lines += _decisions(records)
     if open_questions:
         names = ", ".join(f"`{name}`" for name in open_questions)
         lines += ["", "## Open questions", "", f"Not run on {FEWEST} seeds yet, with `blockyard sweep NAME`: {names}."]
     span = " to ".join(dict.fromkeys([dates[0], dates[-1]]))
     return HEAD.format(fewest=FEWEST, dates=span) + "\n".join(lines) + "\n"
+
+
+def _decisions(records: list[dict[str, Any]]) -> list[str]:
+    """Return a section on how often the rungs of ladders order two arms as the largest rung does."""
+    rows = []
+    for one in records:
+        if "ladder" not in one["question"]:
+            continue
+        largest, counts = _rungs(one)
+        for rung, count in counts.items():
+            told = _share(count.decided_kept, count.decided)
+            rows.append(
+                f"| [`{one['sweep']}`](#{one['sweep']}) | `{one['metric']}` | {rung} | {largest} "
+                f"| {_share(count.kept, count.pairs)} | {told} |"
+            )
+    if not rows:
+        return []
+    return [
+        "",
+        "## Decision accuracy",
+        "",
+        "Of the pairs of arms of a ladder, the share whose difference has at a rung the sign that it has at the",
+        "largest rung, by the means. The last column counts pairs that the seeds tell apart at the largest rung",
+        "(95 %, not corrected): the sign of the others there is that of noise. Where a record holds no values of",
+        "seeds, these are pairs with the baseline.",
+        "",
+        "| ladder | metric | rung | largest | pairs with the same sign | of those told apart |",
+        "|---|---|---|---|---|---|",
+        *rows,
+    ]
+
+
+def _rungs(record: dict[str, Any]) -> tuple[str, dict[str, Decisions]]:
+    """Return the largest rung of a ladder, and the decisions of each smaller one. An arm's name ends in its rung."""
+    rungs: dict[str, dict[str, dict[str, Any]]] = {}
+    for arm in record["arms"]:
+        if arm["mean"] is not None:
+            name, _, rung = arm["name"].rpartition("-")
+            rungs.setdefault(rung, {})[name] = arm
+    *smaller, largest = sorted(rungs, key=float)
+    has_values = all("values" in arm for arm in record["arms"])
+    gaps = {}
+    for rung in (*smaller, largest):
+        values = {name: arm["values"] if has_values else {"": arm["mean"]} for name, arm in rungs[rung].items()}
+        gaps[rung] = pair_gaps(values)
+    told = told_apart(gaps[largest]) if has_values else _told_from_baseline(rungs[largest])
+    counts = decision_accuracy([mean_gaps(pairs) for pairs in gaps.values()], told)
+    return largest, dict(zip(smaller, counts, strict=True))
+
+
+def _told_from_baseline(arms: dict[str, dict[str, Any]]) -> set[Pair]:
+    """Return the pairs of an arm and the baseline whose interval leaves 0 out."""
+    told = set()
+    for pair in itertools.combinations(arms, 2):
+        verdicts = [arms[name]["verdict"] for name in pair]
+        intervals = [arms[name]["interval"] for name in pair if arms[name]["interval"]]
+        if "baseline" in verdicts and any(low > 0 or high < 0 for low, high in intervals):
+            told.add(pair)
+    return told
+
+
+def _share(count: int, of: int) -> str:
+    return f"{count} of {of} ({100 * count / of:.0f} %)" if of else ""
 
 
 def readme(text: str, records: list[dict[str, Any]]) -> str:

@@ -290,6 +290,29 @@ def test_an_arm_without_a_law_stands_in_the_table_and_the_answer(tmp_path: Path)
 
 
 @pytest.mark.full
+def test_the_answer_says_how_often_a_rung_orders_arms_as_the_largest_does(tmp_path: Path) -> None:
+    """pre is better at every rung, and at the largest one worse by 0.02: one pair, which no rung orders alike."""
+    same = climbed(tmp_path)
+    assert same.decisions is not None
+    counted = [(row.metric, row.rung, row.kept, row.pairs) for row in same.decisions]
+    assert counted[:3] == [("test/loss", rung, 1, 1) for rung in ("16", "32", "64")]
+    assert ("test/accuracy", "16", 1, 1) in counted
+    assert "sign of their difference at 128: 1 of 1 (100 %) at 16, 1 of 1 (100 %) at 32, 1 of 1" in same.answer
+    turned = climbed(tmp_path / "turned", stalled="pre")
+    assert "at 128: 0 of 1 (0 %) at 16, 0 of 1 (0 %) at 32, 0 of 1 (0 %) at 64; of those that" in turned.answer
+    assert columns.decisions(turned)[1][0] == ["test/loss", "16", "128", "0 of 1", "0 of 1"]
+    assert '"decided_kept":0' in render(turned.as_dict()).replace(" ", "")
+
+
+@pytest.mark.full
+def test_a_ladder_without_a_law_has_decisions(tmp_path: Path) -> None:
+    result = climbed(tmp_path, gains={"16": 0.05, "32": 0.6, "64": 0.1, "128": 0.7})
+    assert result.ladder is None
+    assert result.decisions is not None
+    assert "Pairs of arms with the sign" in result.answer
+
+
+@pytest.mark.full
 def test_a_withheld_multiplier_is_told_with_its_reason(tmp_path: Path) -> None:
     """In the answer, the tables and the page. The largest rung of one arm is 0.05 worse than its law."""
     result = climbed(tmp_path, stalled="pre")

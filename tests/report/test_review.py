@@ -6,6 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
+
+from benchmarks import late_curves
 from blockyard.report.arms.review import contradicted_effects, still_improving
 from blockyard.report.comparison import compare
 from blockyard.report.load.document import CurveRow, EffectsRow, InteractionRow
@@ -28,9 +32,51 @@ def test_curves_that_still_fall_are_named() -> None:
     assert "falling (22 %)" in line  # 0.2 of 0.9
     assert "flat" not in line
     assert "rising" not in line
-    assert list(still_improving([curve("falling", falling[:4])], "test/loss", "min")) == []
     [line] = still_improving([curve("falling", [-value for value in falling])], "test/loss", "max")
     assert "falling (22 %)" in line
+
+
+@pytest.mark.parametrize("evaluations", [1, 2, 3, 4])
+@pytest.mark.parametrize("rows", [6, 16, 200])
+def test_a_straight_line_is_told_with_few_evaluations(rows: int, evaluations: int) -> None:
+    """By the loss in training: 37 of the shipped sweeps evaluate fewer than five times, and were never warned of."""
+    noise = 0.003 * np.random.default_rng(0).normal(size=(3, rows))
+    runs = [
+        late_curves.curve(seed, 2 - np.arange(1, rows + 1) / rows + row, evaluations) for seed, row in enumerate(noise)
+    ]
+    [line] = still_improving(runs, "test/loss", "min")
+    assert line.startswith("train/loss (val/loss was evaluated fewer than 5 times) still improves at the end")
+    [line] = still_improving(runs, "test/accuracy", "max")
+    assert "(val/accuracy was evaluated fewer than 5 times)" in line
+
+
+@pytest.mark.parametrize("shape", ["converged in the middle", "converged, exp(-10 share)", "never learns"])
+@pytest.mark.parametrize(("rows", "seeds"), [(10, 5), (16, 1), (50, 5)])
+def test_a_converged_noisy_curve_is_silent(shape: str, rows: int, seeds: int) -> None:
+    assert late_curves.warned(shape, rows, noise=0.05, seeds=seeds, sweeps=40) <= 0.05
+
+
+def test_a_loss_in_training_that_falls_by_overfitting_is_silent() -> None:
+    """The run was better at its first evaluation than at its second."""
+    run = late_curves.curve(0, 2 - np.arange(1, 17) / 16, evaluations=2)
+    run.metrics["val/loss"] = [1.5 if index == 7 else 1.9 if index == 15 else None for index in range(16)]
+    assert list(still_improving([run], "test/loss", "min")) == []
+    assert any(still_improving([late_curves.curve(0, 2 - np.arange(1, 17) / 16, evaluations=2)], "test/loss", "min"))
+
+
+def test_five_evaluations_speak_for_themselves() -> None:
+    run = late_curves.curve(0, 2 - np.arange(1, 17) / 16, evaluations=5)
+    run.metrics["val/loss"] = [1.0 if value is not None else None for value in run.metrics["val/loss"]]
+    assert list(still_improving([run], "test/loss", "min")) == []
+
+
+def test_rows_need_not_be_evenly_spaced() -> None:
+    """The noise is that around lines between neighbours, whatever their distance."""
+    run = late_curves.curve(0, np.zeros(16))
+    steps = [50, 100, 120, 200, 210, 300, 310, 350, 400, 450, 470, 550, 600, 610, 700, 800]
+    losses: list[float | None] = [2 - step / 800 for step in steps]
+    uneven = replace(run, step=steps, metrics={**run.metrics, "train/loss": losses})
+    assert any(still_improving([uneven], "test/loss", "min"))
 
 
 def test_different_budgets_are_named(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from blockyard.report.arms.repeats import quiet_sentence, repeats
 from blockyard.report.arms.review import review
 from blockyard.report.arms.rows import arm_rows, cell_row, curves
 from blockyard.report.arms.simple_baselines import better_baseline, simple_baselines
-from blockyard.report.arms.size_ladder import ladder_answer, ladder_row, rivals
+from blockyard.report.arms.size_ladder import decision_rows, decisions_answer, ladder_answer, ladder_row, rivals
 from blockyard.report.arms.terms import ComparisonTerms
 from blockyard.report.arms.written_texts import written_texts
 from blockyard.report.confirmation import confirmation_sentence
@@ -175,7 +175,18 @@ def compare(
     sentences = [result.answer]
     if row:
         sentences.append(ladder_answer(row))
-    return replace(result, ladder=row, answer=" ".join(filter(None, sentences)), warnings=[*result.warnings, *problems])
+    decisions = None
+    if ladder or question.get("ladder"):
+        tested = [name for name in result.metrics if name.startswith("test/") and name != metric]
+        decisions = decision_rows(data, [metric, *tested], ladder or FACTOR)
+        sentences.append(decisions_answer(decisions, metric))
+    return replace(
+        result,
+        ladder=row,
+        decisions=decisions,
+        answer=" ".join(filter(None, sentences)),
+        warnings=[*result.warnings, *problems],
+    )
 
 
 def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:

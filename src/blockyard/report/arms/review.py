@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from blockyard.report.load.document import CurveRow, EffectsRow, InteractionRow
 from blockyard.report.stats.verdict import ALPHA
@@ -13,6 +15,8 @@ from blockyard.runs.metric_name import MetricName
 _LAST = 0.2  # of the training
 _STILL = 0.1  # of the whole improvement, made in that last part
 _EVALUATIONS = 5  # of a run, from which its end can be told from its start
+_TRAINING = "train/loss"
+_FALSE_ALARM = 0.01  # of a loss in training that does not fall any more
 
 
 def review(
@@ -31,18 +35,35 @@ def review(
 
 
 def still_improving(curves: Sequence[CurveRow], metric: str, direction: str) -> Iterator[str]:
-    """Yield a sentence where validation still improves at the end, so that a longer budget may change the order.
+    """Yield a sentence where runs still improve at the end, so that a longer budget may change the order.
 
-    metric: of the comparison; its twin on validation is looked at
+    metric: of the comparison; its twin on validation is looked at, or train/loss in runs that evaluated it too rarely
     """
     name = str(MetricName.parse(metric).on("val").plain())
+    sign = -1.0 if direction == "min" else 1.0
     shares: dict[str, list[float]] = {}
+    ends: dict[str, list[_TrainingEnd]] = {}
     for curve in curves:
-        share = _late_share(curve, name, -1.0 if direction == "min" else 1.0)
-        if share is not None:
-            shares.setdefault(curve.arm, []).append(share)
+        points = _points(curve, name, sign)
+        if len(points) >= _EVALUATIONS:
+            share = _late_share(points)
+            if share is not None:
+                shares.setdefault(curve.arm, []).append(share)
+        elif not _worse_at_the_end(points):
+            end = _training_end(_points(curve, _TRAINING, -1.0))
+            if end is not None:
+                ends.setdefault(curve.arm, []).append(end)
     late = {arm: statistics.median(late_shares) for arm, late_shares in shares.items()}
-    named = [f"{arm} ({100 * share:.0f} %)" for arm, share in late.items() if share >= _STILL]
+    yield from _still(name, {arm: share for arm, share in late.items() if share >= _STILL})
+    yield from _still(
+        f"{_TRAINING} ({name} was evaluated fewer than {_EVALUATIONS} times)",
+        {arm: statistics.median(end.share for end in of_arm) for arm, of_arm in ends.items() if _falls(of_arm)},
+    )
+
+
+def _still(name: str, late: Mapping[str, float]) -> Iterator[str]:
+    """Yield a sentence on the arms whose last part of training made these shares of an improvement."""
+    named = [f"{arm} ({100 * share:.0f} %)" for arm, share in late.items()]
     if named:
         more = f" and {len(named) - 6} more" if len(named) > 6 else ""
         yield (
@@ -51,20 +72,78 @@ def still_improving(curves: Sequence[CurveRow], metric: str, direction: str) -> 
         )
 
 
-def _late_share(curve: CurveRow, name: str, sign: float) -> float | None:
-    """Return the share of a metric's improvement in the last part of a run; None where it did not improve."""
-    points = [
+def _points(curve: CurveRow, name: str, sign: float) -> list[tuple[int, float]]:
+    """Return the steps and the values of a metric, times `sign`: more is better."""
+    return [
         (step, sign * value)
         for step, value in zip(curve.step, curve.metrics.get(name, ()), strict=False)
         if value is not None
     ]
-    if len(points) < _EVALUATIONS:
-        return None
+
+
+def _late_share(points: Sequence[tuple[int, float]]) -> float | None:
+    """Return the share of the improvement in the last part of a run; None where it did not improve."""
     late = [value for step, value in points if step <= (1 - _LAST) * points[-1][0]]
     first, last = points[0][1], points[-1][1]
     if not late or last <= first:
         return None
     return (last - max(late)) / (last - first)
+
+
+def _worse_at_the_end(points: Sequence[tuple[int, float]]) -> bool:
+    """Return whether a run was better at an earlier evaluation: its loss in training then falls by overfitting."""
+    return len(points) > 1 and points[-1][1] < max(value for _, value in points[:-1])
+
+
+class _TrainingEnd(NamedTuple):
+    """The end of a run by its loss in training.
+
+    improvement: from the fourth fifth of training to the last one; variance: its variance where that of a row is 1
+    share: of the improvement from the end of the first tenth on; before it, the loss falls to that of frequencies
+    noise: squares of how far each row is from a line through its neighbours, over their variance where a row's is 1
+    """
+
+    improvement: float
+    variance: float
+    share: float
+    noise: list[float]
+
+
+def _training_end(points: Sequence[tuple[int, float]]) -> _TrainingEnd | None:
+    """Return the end of a run by its logged losses, negated; None where they are few or did not improve."""
+    last_step = points[-1][0] if points else 0
+
+    def rows(start: float, end: float) -> list[tuple[int, float]]:
+        return [(step, value) for step, value in points if start * last_step < step <= end * last_step]
+
+    early = [value for _, value in rows(0.1, 0.3)]
+    before = [value for _, value in rows(1 - 2 * _LAST, 1 - _LAST)]
+    last = [value for _, value in rows(1 - _LAST, 1.0)]
+    if not (early and before and last):
+        return None
+    whole = statistics.fmean(last) - statistics.fmean(early)
+    if whole <= 0:
+        return None
+    noise = []
+    for (left, a), (step, value), (right, b) in zip(*(rows(0.3, 1.0)[start:] for start in range(3)), strict=False):
+        weight = (right - step) / (right - left)
+        line = weight * a + (1 - weight) * b
+        noise.append((value - line) ** 2 / (1 + weight**2 + (1 - weight) ** 2))
+    improvement = statistics.fmean(last) - statistics.fmean(before)
+    return _TrainingEnd(improvement, 1 / len(before) + 1 / len(last), improvement / whole, noise)
+
+
+def _falls(ends: Sequence[_TrainingEnd]) -> bool:
+    """Return whether the loss of an arm still falls by as much as matters, and by more than its noise."""
+    from scipy import stats
+
+    noise = [square for end in ends for square in end.noise]
+    if not noise or statistics.median(end.share for end in ends) < _STILL:
+        return False
+    error = math.sqrt(statistics.fmean(noise) * sum(end.variance for end in ends)) / len(ends)
+    # Neighbours share rows, so that their squares count for about half as many.
+    limit = float(stats.t.ppf(1 - _FALSE_ALARM, len(noise) / 2)) * error
+    return statistics.fmean(end.improvement for end in ends) > limit
 
 
 def contradicted_effects(effects: EffectsRow | None) -> Iterator[str]:

@@ -6,14 +6,17 @@ The rungs are the levels of a factor of a grid, or of the key `ladder` of a swee
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 
 from blockyard.errors import UserError, near
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
-from blockyard.report.load.document import LadderArmRow, LadderMisfitRow, LadderRow, Limits
+from blockyard.report.load.document import DecisionRow, LadderArmRow, LadderMisfitRow, LadderRow, Limits
 from blockyard.report.load.run_record import LoadedRun, is_finite
+from blockyard.report.stats.decisions import decision_accuracy, mean_gaps, pair_gaps, told_apart
 from blockyard.report.stats.ladder import FARTHER, ArmLadder, ladder, no_law
 from blockyard.report.stats.metric_range import metric_range
+from blockyard.report.stats.paired import finite
 from blockyard.sweep.cells import ARM_LEVEL
 from blockyard.sweep.spec.keys import Floors
 from blockyard.sweep.spec.ladder import FACTOR
@@ -44,8 +47,7 @@ def ladder_row(
         raise UserError(f"ladder: {metric} is not a loss; --metric test/loss, or bits per byte, has a law in compute")
     groups: dict[str, list[ArmRuns]] = {}
     for arm in data.arms:
-        others = [level for name, level in arm.levels.items() if name != factor]
-        groups.setdefault(",".join(others) or "arm", []).append(arm)
+        groups.setdefault(_without_size(arm, factor), []).append(arm)
     base = next(iter(groups))
     points = {}
     for name, arms in groups.items():
@@ -66,6 +68,38 @@ def ladder_row(
         arms=[_arm(fit) for fit in fitted.arms],
         unfitted=unfitted,
     )
+
+
+def _without_size(arm: ArmRuns, factor: str) -> str:
+    """Return the name of an arm on a ladder, which is the same at every rung."""
+    others = [level for name, level in arm.levels.items() if name != factor]
+    return ",".join(others) or "arm"
+
+
+def decision_rows(data: ComparisonInput, metrics: Sequence[str], factor: str) -> list[DecisionRow]:
+    """Return whether the rungs order the arms as the largest finished rung does, for each metric and smaller rung."""
+    rungs: dict[str, list[ArmRuns]] = {}
+    for arm in data.arms:
+        if factor in arm.levels:
+            rungs.setdefault(arm.levels[factor], []).append(arm)
+    computes = {rung: [_compute(run) for arm in arms for run in arm.done] for rung, arms in rungs.items()}
+    sizes = {rung: statistics.median(filter(None, values)) for rung, values in computes.items() if any(values)}
+    rows = []
+    for metric in metrics:
+        gaps = {}
+        for rung in sorted(sizes, key=sizes.__getitem__):
+            values = {_without_size(arm, factor): finite(arm.values(metric)) for arm in rungs[rung]}
+            pairs = pair_gaps(values)
+            if pairs:
+                gaps[rung] = pairs
+        if len(gaps) < 2:
+            continue
+        *smaller, largest = gaps
+        counts = decision_accuracy([mean_gaps(pairs) for pairs in gaps.values()], told_apart(gaps[largest]))
+        for rung, count in zip(smaller, counts, strict=True):
+            if count.pairs:
+                rows.append(DecisionRow(metric=metric, rung=rung, largest=largest, **count._asdict()))
+    return rows
 
 
 def is_loss(metric: str, direction: str) -> bool:
@@ -137,6 +171,24 @@ def _withheld(row: LadderRow, others: Sequence[LadderArmRow]) -> Iterator[str]:
         yield f"Not extrapolated: {', '.join(far)}."
 
 
+def decisions_answer(rows: Sequence[DecisionRow], metric: str) -> str:
+    """Return how many pairs of arms each rung orders as the largest one does, in a sentence; "" without pairs."""
+    rows = [row for row in rows if row.metric == metric]
+    if not rows:
+        return ""
+    kept = ", ".join(f"{_share(row.kept, row.pairs)} at {row.rung}" for row in rows)
+    text = f"Pairs of arms with the sign of their difference at {rows[0].largest}: {kept}"
+    if any(row.decided for row in rows):
+        told = ", ".join(_share(row.decided_kept, row.decided) for row in rows)
+        text += f"; of those that the seeds tell apart there, {told}"
+    return f"{text}."
+
+
+def _share(count: int, of: int) -> str:
+    percent = f" ({100 * count / of:.0f} %)" if of else ""
+    return f"{count} of {of}{percent}"
+
+
 def _worth(times: float | None, interval: Limits | None) -> str:
     if times is None or math.isinf(times):
         return "more than its law can tell"
@@ -165,16 +217,22 @@ def _points(arms: list[ArmRuns], metric: str) -> dict[int, list[tuple[float, flo
 
 def _point(run: LoadedRun, metric: str) -> tuple[float, float] | None:
     """Return the FLOPs of training and the loss of a run; None where either is unknown."""
-    samples = run.summary.get("samples")
-    flops = run.summary.get("flops_per_sample")
+    compute = _compute(run)
     loss = run.value(metric)
-    training = flops.get("training") if isinstance(flops, dict) else None
-    if loss is None or not (is_finite(samples) and is_finite(training)):
-        return None
-    compute = float(samples or 0) * float(training or 0)
-    if compute <= 0:  # the law is one of log compute
+    if compute is None or loss is None:
         return None
     return compute, loss
+
+
+def _compute(run: LoadedRun) -> float | None:
+    """Return the FLOPs of training of a run; None where they are unknown or 0, which has no logarithm."""
+    samples = run.summary.get("samples")
+    flops = run.summary.get("flops_per_sample")
+    training = flops.get("training") if isinstance(flops, dict) else None
+    if not (is_finite(samples) and is_finite(training)):
+        return None
+    compute = float(samples or 0) * float(training or 0)
+    return compute if compute > 0 else None
 
 
 def _arm(fit: ArmLadder) -> LadderArmRow:

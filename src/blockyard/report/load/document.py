@@ -31,6 +31,7 @@ class ComparisonDocument:
     question: the sweep file; baseline: an arm; tasks: of the selected runs, of which this comparison is about one
     stale: since when a later start of its sweep makes a saved comparison outdated
     margin: the smallest difference that matters, where one was set
+    decisions: of a ladder: whether its rungs order the arms alike
     evidence: of a sweep that stops when it is decided
     baselines: rules and simple models, see `arms.simple_baselines`
     better_baseline: a sentence where every arm is worse than one of these
@@ -55,6 +56,7 @@ class ComparisonDocument:
     margin: float | None = None
     expect: ExpectRow | None = None
     ladder: LadderRow | None = None
+    decisions: list[DecisionRow] | None = field(default=None, metadata=OPTIONAL)
     evidence: EvidenceRow | None = None
     warnings: list[str] = field(default_factory=list)
     baselines: list[BaselineRow] = field(default_factory=list)
@@ -283,6 +285,19 @@ class LadderRow:
     floors: Floors
     arms: list[LadderArmRow]
     unfitted: list[LadderMisfitRow] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecisionRow:
+    """How many pairs of arms have at a rung the order that they have at the largest one, see `stats.decisions`."""
+
+    metric: str
+    rung: str
+    largest: str
+    pairs: int
+    kept: int
+    decided: int
+    decided_kept: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -650,6 +665,8 @@ def _read_value(kind: Any, value: Any) -> Any:
         return {key: _read_value(arguments[1], item) for key, item in value.items()}
     # A union: None, or one of several parts, which have different keys.
     members = [member for member in arguments if _parts_of(member)]
+    if len(members) == 1:
+        return _read_value(members[0], value)
     return _read_value(max(members, key=lambda member: len(_parts_of(member) & set(value))), value)
 
 

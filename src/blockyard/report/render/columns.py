@@ -143,6 +143,15 @@ def ladders(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
     return header, rows
 
 
+def decisions(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
+    """Return the header and one row a metric and a rung: how many pairs of arms keep their order at the largest."""
+    rows = []
+    for row in data.decisions or ():
+        decided = f"{row.decided_kept} of {row.decided}" if row.decided else ""
+        rows.append([row.metric, row.rung, row.largest, f"{row.kept} of {row.pairs}", decided])
+    return ["pairs of arms", "rung", "largest", "same sign", "of those told apart"], rows
+
+
 def _times(value: float | None, interval: Sequence[float | None] | None) -> str:
     """Format a multiplier. Infinity, which JSON holds as None: no compute gives the baseline the loss of the arm."""
     if value is None or math.isinf(value):

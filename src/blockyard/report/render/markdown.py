@@ -54,7 +54,8 @@ def markdown(data: ComparisonDocument) -> str:
     if data.better_baseline:
         parts += [f"**{escape(data.better_baseline)}**"]
     parts += [_table(*columns.quality(data)), "  \n".join(escape(note) for note in columns.notes(data))]
-    for header, rows in (columns.baselines(data), columns.externals(data), columns.ladders(data)):
+    tables = (columns.baselines(data), columns.externals(data), columns.ladders(data), columns.decisions(data))
+    for header, rows in tables:
         if rows:
             parts.append(_table(header, rows))
     parts += [_table(*columns.costs(data)), "  \n".join(escape(note) for note in columns.cost_notes(data))]

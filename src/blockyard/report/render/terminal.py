@@ -54,7 +54,8 @@ def show(data: ComparisonDocument, console: Console | None = None) -> None:
     screen.print(_table(*columns.quality(data), screen))
     for note in columns.notes(data):
         screen.print(note, style="dim")
-    for header, rows in (columns.baselines(data), columns.externals(data), columns.ladders(data)):
+    tables = (columns.baselines(data), columns.externals(data), columns.ladders(data), columns.decisions(data))
+    for header, rows in tables:
         if rows:
             screen.print()
             screen.print(_table(header, rows, screen))
