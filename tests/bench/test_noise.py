@@ -84,6 +84,14 @@ def test_intervals_of_shares_cover_the_truth(levels: int) -> None:
     assert min(covered.values()) >= 0.92 * 300, covered
 
 
+def test_a_source_that_works_with_others_alone_moves_runs_where_it_alone_varies() -> None:
+    """Two seeds of one source are alike in the mean, and unlike with each seed of the other."""
+    signs = {(w, o): 1.0 if w == o else -1.0 for w, o in itertools.product(range(2), repeat=2)}
+    result = noise_result("m", [NoisyRun(*key, 0, 0, value) for key, value in signs.items()], SOURCES[:2])
+    assert shares(result) == {"weights": 0, "order": 0, INTERACTIONS: 1, REPEATS: 0}
+    assert [part.varied for part in result.shares] == [1, 1, None, None]
+
+
 def test_runs_that_all_agree_have_no_shares() -> None:
     runs = [NoisyRun(*key, 0, 1.0) for key in itertools.product(range(2), repeat=3)]
     result = noise_result("m", runs, SOURCES)
@@ -128,11 +136,12 @@ def test_draws_that_change_nothing_leave_a_design_of_two_sources(
     assert list(parts) == ["weights", "order", INTERACTIONS, REPEATS]
     assert parts["weights"]["variance"] == pytest.approx(1)  # of 0, 1, 2
     assert parts["order"]["share"] == pytest.approx(0.2)
+    assert parts["order"]["varied"] == pytest.approx(0.2)
     assert parts[INTERACTIONS]["share"] == pytest.approx(0, abs=1e-12)
     assert content["deviation"] == pytest.approx(math.sqrt(1.25))
     output = capsys.readouterr().out
     assert "dropout and augmentation draw nothing" in output
-    assert "first weights                  80 %" in output
+    assert "first weights          80 %" in output
 
 
 def test_draws_that_change_a_run_are_a_third_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

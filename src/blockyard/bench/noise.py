@@ -41,7 +41,7 @@ NAMES = {
     "weights": "first weights",
     "order": "order of the data",
     "draws": "dropout, augmentation",
-    INTERACTIONS: "these together (interactions)",
+    INTERACTIONS: "interactions of these",
     REPEATS: "the same seeds again",
 }
 DRAWN = 20_000  # draws of the mean squares
@@ -61,13 +61,19 @@ class NoisyRun:
 
 @dataclass(frozen=True)
 class SourceShare:
-    """The part of a source in the variance of a run. interval: of the share, 95 %; deviation: in the metric's unit"""
+    """The part of a source in the variance of a run, without its interactions with others.
+
+    deviation: in the metric's unit; interval: of the share, 95 %
+    varied: the variance of runs that differ in the seed of this source alone, interactions included, as a share; None
+        of what is no source
+    """
 
     source: str
     variance: float
     deviation: float
     share: float
     interval: tuple[float, float]
+    varied: float | None
 
 
 @dataclass(frozen=True)
@@ -95,15 +101,22 @@ def noise_result(metric: str, runs: Sequence[NoisyRun], sources: Sequence[str], 
     values = _layout(runs, sources)
     squares = mean_squares(values)
     repeated, free = _repeated(runs)
+    observed = {effect: np.array(square) for effect, (square, _) in squares.items()}
+    variances = _by_source(_components(observed, values.shape, np.array(repeated)), sources)
+    total = math.fsum(float(variance) for variance, _ in variances.values())
     shares: list[SourceShare] = []
-    estimated = _components({key: np.array(square) for key, (square, _) in squares.items()}, values.shape, repeated)
-    variances = {source: float(variance) for source, variance in estimated.items()}
-    total = math.fsum(variances.values())
     if total > 0:
-        intervals = _intervals(squares, values.shape, repeated, free, np.random.default_rng(seed))
-        for number, variance in variances.items():
-            name = number if number in (INTERACTIONS, REPEATS) else sources[int(number)]
-            shares.append(SourceShare(name, variance, math.sqrt(variance), variance / total, intervals[number]))
+        intervals = _intervals(squares, values.shape, repeated, free, sources, np.random.default_rng(seed))
+        for source, (variance, varied) in variances.items():
+            share = SourceShare(
+                source=source,
+                variance=float(variance),
+                deviation=math.sqrt(variance),
+                share=float(variance) / total,
+                interval=intervals[source],
+                varied=None if varied is None else float(varied) / total,
+            )
+            shares.append(share)
     return NoiseResult(metric, list(runs), shares, math.sqrt(total), float(values.mean()))
 
 
@@ -131,25 +144,34 @@ def mean_squares(values: np.ndarray) -> dict[Effect, tuple[float, int]]:
 
 def _components(
     squares: dict[Effect, np.ndarray], shape: tuple[int, ...], repeated: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Return the variance components, none below zero, of one or many sets of mean squares.
+) -> dict[Effect, np.ndarray]:
+    """Return the variance component of each effect, none below zero, of one or many sets of mean squares.
 
-    repeated: the variance of repeats
-    Returns by the number of a source's axis, then the interactions and the repeats.
+    repeated: the variance of repeats, which is the component of no effect, ()
     """
-    axes = range(len(shape))
-    whole = tuple(axes)
-    parts: dict[str, np.ndarray] = {}
-    together = np.maximum(squares[whole] - repeated, 0)  # of all sources, without what repeats differ by
-    for effect in itertools.combinations(axes, 1):
-        parts[str(effect[0])] = np.maximum(_component(squares, effect, shape), 0)
-    for count in range(2, len(shape)):
-        for effect in itertools.combinations(axes, count):
-            together = together + np.maximum(_component(squares, effect, shape), 0)
-    if len(shape) > 1:
-        parts[INTERACTIONS] = together
-    parts[REPEATS] = np.asarray(repeated)
-    return parts
+    components = {}
+    whole = tuple(range(len(shape)))
+    for effect in squares:
+        component = _component(squares, effect, shape)
+        if effect == whole:  # one value in a cell: the highest interaction holds what repeats differ by
+            component = component - repeated
+        components[effect] = np.maximum(component, 0)
+    components[()] = repeated
+    return components
+
+
+def _by_source(
+    components: dict[Effect, np.ndarray], sources: Sequence[str]
+) -> dict[str, tuple[np.ndarray, np.ndarray | None]]:
+    """Return by source its own component, and the variance of runs that differ in the seed of this source alone."""
+    by_source: dict[str, tuple[np.ndarray, np.ndarray | None]] = {}
+    for axis, source in enumerate(sources):
+        varied = sum(component for effect, component in components.items() if axis in effect)
+        by_source[source] = (components[axis,], np.asarray(varied))
+    together = sum(component for effect, component in components.items() if len(effect) > 1)
+    by_source[INTERACTIONS] = (np.asarray(together), None)
+    by_source[REPEATS] = (components[()], None)
+    return by_source
 
 
 def _component(squares: dict[Effect, np.ndarray], effect: Effect, shape: tuple[int, ...]) -> np.ndarray:
@@ -173,20 +195,21 @@ def _intervals(
     shape: tuple[int, ...],
     repeated: float,
     free: int,
+    sources: Sequence[str],
     generator: np.random.Generator,
 ) -> dict[str, tuple[float, float]]:
-    """Return an interval of the share of each component."""
+    """Return an interval of the share of each source."""
     drawn = {}
     for effect, (square, of_effect) in squares.items():
         drawn[effect] = square * of_effect / generator.chisquare(of_effect, DRAWN)
     drawn_repeats = np.full(DRAWN, repeated)
     if free and repeated:
         drawn_repeats = repeated * free / generator.chisquare(free, DRAWN)
-    components = _components(drawn, shape, drawn_repeats)
-    total = np.sum(list(components.values()), axis=0)
+    variances = _by_source(_components(drawn, shape, drawn_repeats), sources)
+    total = np.sum([variance for variance, _ in variances.values()], axis=0)
     intervals = {}
-    for source, component in components.items():
-        shares = component / np.where(total > 0, total, 1)
+    for source, (variance, _) in variances.items():
+        shares = variance / np.where(total > 0, total, 1)
         low, high = np.quantile(shares, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
         intervals[source] = (float(low), float(high))
     return intervals
@@ -210,12 +233,15 @@ def _repeated(runs: Sequence[NoisyRun]) -> tuple[float, int]:
 
 
 def noise_table(result: NoiseResult) -> Table:
-    """Return a row for each source."""
-    rows = table(f"noise of {result.metric}", "source", "share of the variance", "95 % interval", "standard deviation")
+    """Return a row for each source: its share of the variance, and that of runs in which it alone varies."""
+    rows = table(
+        f"noise of {result.metric}", "source", "share", "95 % interval", "where it alone varies", "standard deviation"
+    )
     for part in result.shares:
         low, high = part.interval
         interval = f"{100 * low:.0f} to {100 * high:.0f} %"
-        rows.add_row(NAMES[part.source], f"{100 * part.share:.0f} %", interval, f"{part.deviation:.2g}")
+        varied = "" if part.varied is None else f"{100 * part.varied:.0f} %"
+        rows.add_row(NAMES[part.source], f"{100 * part.share:.0f} %", interval, varied, f"{part.deviation:.2g}")
     return rows
 
 
