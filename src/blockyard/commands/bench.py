@@ -1,27 +1,48 @@
-"""`blockyard bench`: measure what token mixers cost, and which learning rates are stable."""
+"""`blockyard bench`: measure what token mixers cost, which learning rates are stable, and what a run's noise is of."""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from annotated_types import Ge, Gt, Le
 
 from blockyard.commands._signature import command
-from blockyard.commands._types import ConfigDirs, Folder, Text, Value, group_overrides, run_overrides
+from blockyard.commands._types import (
+    OUTPUTS,
+    ConfigDirs,
+    Folder,
+    Outputs,
+    Text,
+    TypedLine,
+    Value,
+    group_overrides,
+    run_overrides,
+)
 from blockyard.config.option_text import indices
 from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError
 from blockyard.terminal import console
 
+if TYPE_CHECKING:
+    from blockyard.bench.noise import NoisyRun
+    from blockyard.sweep.cells import Cell
+    from blockyard.sweep.execution.estimate import Estimate
+    from blockyard.sweep.plan.sweep_plan import SweepPlan
+
 Kernel = Literal["auto", "sdpa", "flex", "online", "eager"]
 TOKENS = (64, 128, 256, 512, 1024, 2048, 4096)
 LONGEST = 65_536
 FOLDER = "outputs/bench"
+# Keys that `bench noise` sets: the seeds of its sources, and the repeats.
+_SEED_KEYS = ("seed", "init.seed", "trainer.order_seed", "repeat")
+_AGAIN = "again"  # the arm that repeats the first one
 
 
 def names(*allowed: str) -> Callable[[str], tuple[str, ...]]:
@@ -180,6 +201,180 @@ def rates(
     for sentence in range_test.hints(tests, module.lr):
         sys.stdout.write(f"{sentence}\n")
     _write(folder, lambda: range_test.write_rates(tests, folder))
+
+
+@command(word="noise")
+def noise(
+    *overrides: Annotated[str, Value("key=value", values=run_overrides, everything="overrides")],
+    levels: Annotated[int, Ge(2), Le(10)] = 3,
+    metric: Text | None = None,
+    workers: Annotated[int, Ge(1)] | None = None,
+    outputs: Outputs = OUTPUTS,
+    out: Folder = FOLDER,
+    config_dirs: ConfigDirs = (),
+    typed: TypedLine = (),
+) -> int:
+    """`bench noise` tells what the noise of a run consists of: which seed moves its final metric, and by how much.
+
+    Trains runs with every combination of a few seeds of the first weights, of the order of the data, and of the draws
+    of dropout, augmentation and the objective; and one of them again with the same seeds. Where the last draws change
+    nothing, the first four runs show it, and the others vary two seeds alone. Prints the share of each source in the
+    variance, with intervals, and writes noise.json. The runs are cells of a sweep, so that the same command goes on
+    where it was stopped.
+
+    Options:
+        levels: seeds of each source
+        metric: of the end of a run; by default the objective's own, on test
+        workers: runs in parallel
+        out: where noise.json is written
+
+    Examples:
+        blockyard bench noise experiment=vit_digits debug=fast
+    """
+    for override in overrides:
+        key = override.lstrip("+~").partition("=")[0]
+        if key in _SEED_KEYS:
+            raise UserError(f"{key}= has no effect on bench noise, which sets the seeds; leave it out")
+    folder = _folder(out)
+    from blockyard.commands.check import compose_and_check
+    from blockyard.errors import refuse
+
+    composed, problems = compose_and_check(overrides, config_dirs)
+    if problems:
+        return refuse(problems)
+    from blockyard.bench.noise import SOURCES, noise_hints, noise_result, noise_table, write_noise
+    from blockyard.runs.identity import identity
+    from blockyard.sweep.execution.runner import run_plan
+    from blockyard.sweep.executor import build
+    from blockyard.sweep.plan.history import store_plan
+    from blockyard.sweep.plan.planner import make_plan
+
+    path = folder / f"noise_{identity(composed.config)}.yaml"
+    _write_question(path, overrides, levels, metric)
+    command_line = ["blockyard", "bench", *typed]
+    plan = make_plan(path, outputs=outputs, config_dirs=config_dirs, command=command_line)
+    pilot = [cell for cell in plan.cells if cell.variant in (_arm(0, 0), _AGAIN) and cell.seed < 2]
+    announced = _announce(plan, len(pilot), levels, workers)
+    plan, _ = store_plan(plan)
+    code = run_plan(replace(plan, cells=tuple(pilot)), build("local", {}, workers), announced=announced)
+    if code:
+        return code
+    sources, cells = _design(plan, SOURCES)
+    code = run_plan(replace(plan, cells=tuple(cells)), build("local", {}, workers), announced=announced)
+    if code:
+        return code
+    name = plan.facts["metric"]["name"]
+    result = noise_result(name, _noisy_runs(plan, cells, name), sources)
+    if result.shares:
+        console().print(noise_table(result))
+    for sentence in noise_hints(result, levels):
+        sys.stdout.write(f"{sentence}\n")
+    _write(folder, lambda: write_noise(result, folder))
+    return 0
+
+
+def _write_question(path: Path, overrides: Sequence[str], levels: int, metric: str | None) -> None:
+    """Write a sweep file with an arm for each pair of seeds of weights and order, and the first of them once more.
+
+    Its seeds are those of the draws.
+    """
+    arms = {}
+    for weights in range(levels):
+        for order in range(levels):
+            arms[_arm(weights, order)] = [f"init.seed={weights}", f"trainer.order_seed={order}"]
+    arms[_AGAIN] = [*arms[_arm(0, 0)], "repeat=1"]
+    question = {
+        "claim": "The noise of a run has these sources",
+        "base": list(overrides),
+        "baseline": _arm(0, 0),
+        "arms": arms,
+        "seeds": levels,
+    }
+    if metric is not None:
+        question["metric"] = metric
+    from blockyard.atomic_files import write_yaml
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_yaml(path, question)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; out=FOLDER sets another folder") from error
+
+
+def _arm(weights: int, order: int) -> str:
+    return f"weights{weights}_order{order}"
+
+
+def _announce(plan: SweepPlan, pilot: int, levels: int, workers: int | None) -> Estimate:
+    """Print how many runs there are and how long they take, and return the estimate of all of them."""
+    from blockyard.engine.data_reader import DataReader
+    from blockyard.sweep.execution.estimate import estimate
+    from blockyard.sweep.execution.measured_run import MeasuredRuns
+    from blockyard.sweep.execution.tables import PlanStatus
+    from blockyard.sweep.executor import build
+
+    executor = build("local", {}, workers)
+    data = DataReader(None)
+    due = PlanStatus.read(plan).remaining()
+    measured = MeasuredRuns(plan, executor.threads, data)
+    announced = estimate(plan, due, parallel=executor.parallel, data=data, measured=measured)
+    data.release()
+    sys.stdout.write(f"at most {announced}\n")
+    sys.stdout.write(f"{pilot + levels**2 - 1} runs in all where dropout and augmentation draw nothing\n")
+    sys.stdout.flush()
+    return announced
+
+
+def _design(plan: SweepPlan, sources: Sequence[str]) -> tuple[Sequence[str], list[Cell]]:
+    """Return the sources that may change a run, and the cells of their design, after the first four have run.
+
+    The first arm and its repeat have run with two seeds of the draws. Where all four are equal to the bit, the draws
+    change nothing. A repeat that is equal is not repeated further.
+    """
+    metrics = {}
+    for cell in plan.cells:
+        if cell.variant in (_arm(0, 0), _AGAIN) and cell.seed < 2:
+            metrics[cell.variant, cell.seed] = _metrics(plan, cell)
+    first = metrics[_arm(0, 0), 0]
+    quiet = all(metrics[_arm(0, 0), seed] == metrics[_AGAIN, seed] for seed in (0, 1))
+    draws = not quiet or metrics[_arm(0, 0), 1] != first
+    if quiet:
+        sys.stdout.write("this platform is quiet: the same seeds give the same bits\n")
+    if not draws:
+        sys.stdout.write("dropout and augmentation draw nothing: runs that differ in their seed alone are equal\n")
+        sources = [source for source in sources if source != "draws"]
+    cells = []
+    for cell in plan.cells:
+        repeats = cell.variant == _AGAIN
+        if (repeats and quiet and cell.seed > 1) or (not repeats and not draws and cell.seed > 0):
+            continue
+        cells.append(cell)
+    return sources, cells
+
+
+def _metrics(plan: SweepPlan, cell: Cell) -> dict[str, float]:
+    """Return the metrics of a finished cell, without its costs."""
+    from blockyard.sweep.cell.states import final_metrics
+
+    metrics = final_metrics(plan.path(cell), plan.metric_names)
+    return {name: value for name, value in metrics.items() if "/" in name}
+
+
+def _noisy_runs(plan: SweepPlan, cells: Sequence[Cell], metric: str) -> list[NoisyRun]:
+    """Return the runs of these cells. Raises UserError for one without a finite value of the metric."""
+    from blockyard.bench.noise import NoisyRun
+
+    runs = []
+    for cell in cells:
+        config = plan.variants[cell.variant].config
+        value = _metrics(plan, cell).get(metric)
+        if value is None or not math.isfinite(value):
+            raise UserError(
+                f"{plan.path(cell)} has no finite {metric}, so that its noise has no variance; see its log.txt"
+            )
+        weights, order = config["init"]["seed"], config["trainer"]["order_seed"]
+        runs.append(NoisyRun(weights, order, cell.seed, config["repeat"] or 0, value))
+    return runs
 
 
 def _folder(out: str) -> Path:

@@ -28,6 +28,7 @@ from blockyard.config.option_text import config_value
 from blockyard.config.override_grammar import packages_typed
 from blockyard.errors import UserError, did_you_mean, fold, printable
 from blockyard.sweep.cells import ARM_LEVEL
+from blockyard.terminal import console, table
 
 if TYPE_CHECKING:
     from blockyard.engine.data_reader import DataReader
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from blockyard.sweep.spec.expectation import Claim
 
 
+SIGNALS = 8  # metrics that a dry run lists
 Executors = Annotated[str, Value("NAME", values=of_choices("executor"))]
 
 
@@ -268,6 +270,8 @@ def show_sweep(plan: SweepPlan, executor: Executor, options: SweepOptions, data:
     design, claims = _design(plan, status, data)
     for line in sensitivity(design, plan.question.get("baseline")):
         sys.stdout.write(f"{line}\n")
+    if options.dry_run:
+        _print_signals(plan, status)
     too_wide = no_room(design, claims, plan.facts["metric"]["direction"])
     if too_wide and status.remaining(retry=options.retry):
         reason = f"margin: {'; '.join(too_wide)}; choose a smaller margin, a harder task, or `>=`"
@@ -330,6 +334,54 @@ def _design(plan: SweepPlan, status: PlanStatus, data: DataReader | None) -> tup
         resplit=resplit,
     )
     return design, parse(expect, _compared(plan)) if expect else []
+
+
+def _print_signals(plan: SweepPlan, status: PlanStatus) -> None:
+    """Print which metrics tell the arms apart, by the cells that have finished; nothing where too few have."""
+    from blockyard.report.stats.signal_noise import signal_rows
+
+    chosen = plan.facts["metric"]["name"]
+    rows = signal_rows(_measured(plan, status))
+    if not rows:
+        return
+    shown = rows[:SIGNALS]
+    shown += [row for row in rows[SIGNALS:] if row.metric == chosen]
+    seeds = min(row.seeds for row in rows)
+    sys.stdout.write(
+        "metrics by signal (difference between arms) over noise (standard deviation of the paired differences), on "
+        f"{seeds} seeds, where arms that do not differ have a ratio of about {seeds**-0.5:.2g}:\n"
+    )
+    screen = table(None, "metric", "signal", "noise", "ratio")
+    for row in shown:
+        name = f"{row.metric} (metric)" if row.metric == chosen else row.metric
+        ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
+        screen.add_row(name, f"{row.signal:.3g}", f"{row.noise:.3g}", ratio)
+    console().print(screen)
+    if len(rows) > len(shown):
+        sys.stdout.write(f"and {len(rows) - len(shown)} more, with lower ratios\n")
+    sys.stdout.write("a metric that is chosen by these cells needs new seeds\n")
+
+
+def _measured(plan: SweepPlan, status: PlanStatus) -> dict[str, dict[str, dict[int, float]]]:
+    """Return the metrics on validation and test of the finished cells: metric -> arm -> seed -> value.
+
+    Of each metric on validation the mean of the last five evaluations is added, where a run has so many. Arms that
+    repeat another one are left out.
+    """
+    from blockyard.runs.last_evaluations import last_means
+
+    values: dict[str, dict[str, dict[int, float]]] = {}
+    for cell in status.due:
+        variant = plan.variants[cell.variant]
+        metrics = status.states[cell.run].metrics
+        if not metrics or variant.config.get("repeat") or cell.variant != status.chosen.get(variant.arm):
+            continue
+        evaluated = [name for name in metrics if name.startswith("val/")]
+        means = last_means(plan.path(cell), [f"{name}@last5" for name in evaluated if "@" not in name])
+        for name, value in (metrics | means).items():
+            if name.startswith(("val/", "test/")):
+                values.setdefault(name, {}).setdefault(variant.arm, {})[cell.seed] = value
+    return values
 
 
 def _compared(plan: SweepPlan) -> list[str]:
