@@ -16,6 +16,7 @@ from blockyard.report.stats.intervals import Interval, mean_of, rate_of
 from blockyard.report.stats.metric_range import Range, clipped
 from blockyard.report.stats.paired import Values, effect, finite
 from blockyard.report.stats.verdict import BASELINE, BETTER, EQUIVALENT, TOO_FEW, UNDECIDED, WORSE, ArmResult, by_signs
+from blockyard.sweep.spec.threshold import UNITS
 from blockyard.sweep.stopping.decisions import ArmComparison, Judgement, comparisons, judge
 from blockyard.sweep.stopping.due import Standing
 from blockyard.sweep.stopping.evidence import (
@@ -39,7 +40,7 @@ _SPLIT = {6: 0.968, 8: 0.936, 10: 0.909, 12: 0.887, 16: 0.853, 20: 0.831}
 class Terms:
     """The terms of a comparison. seeds: in the order in which they were assigned; limits: the range of the metric
 
-    outcome: "success" or "steps_to" where outcomes of whole runs are compared, by signs
+    outcome: the kind of `sweep.spec.threshold` where outcomes of whole runs are compared, by signs
     """
 
     direction: str
@@ -63,8 +64,8 @@ def compare_arms(values: Values, baseline: str | None, terms: Terms) -> dict[str
     for arm, by_seed in values.items():
         scores = list(finite(by_seed).values())
         mean = rate_of(scores) if terms.outcome == "success" else mean_of(scores)
-        # A run that never reaches the threshold counts by its rank only, so a mean of steps has no interval.
-        interval = None if terms.outcome == "steps_to" else clipped(mean.interval, terms.limits)
+        # A run that never reaches the threshold counts by its rank only, so a mean of lengths has no interval.
+        interval = None if terms.outcome in UNITS else clipped(mean.interval, terms.limits)
         mean = replace(mean, interval=interval)
         if arm in against:
             judgement = against[arm]

@@ -53,6 +53,7 @@ MOST_RUNGS = 20
 TOKENS_PER_PARAM = 20.0
 LADDER_FORM = "{flops: [1e12, 3e12, 1e13, 3e13], tokens_per_param: 20} or {params: [1e4, 3e4, 1e5, 3e5]}"
 LARGEST_FLOAT = 3.4e38  # of float32, as in contracts.option_types, whose import takes torch
+_TARGET = "a metric and the value that it must reach, such as val/accuracy >= 0.9"
 _LARGEST_EXACT = 2**53  # Optuna computes with floats, which hold every integer up to here
 _MAX_STEPS = 10**9  # values of a range with a step
 _STRICT = ConfigDict(extra="forbid", frozen=True)
@@ -345,9 +346,10 @@ class SweepFile(BaseModel):
     success: Annotated[Text, _threshold("success")] | None = Field(
         None, description="a metric and the value that it must reach, such as test/exact >= 0.9"
     )
-    steps_to: Annotated[Text, _threshold("steps_to")] | None = Field(
-        None, description="a metric and the value that it must reach, such as val/accuracy >= 0.9"
-    )
+    steps_to: Annotated[Text, _threshold("steps_to")] | None = Field(None, description=_TARGET)
+    seconds_to: Annotated[Text, _threshold("seconds_to")] | None = Field(None, description=_TARGET)
+    tokens_to: Annotated[Text, _threshold("tokens_to")] | None = Field(None, description=_TARGET)
+    flops_to: Annotated[Text, _threshold("flops_to")] | None = Field(None, description=_TARGET)
     over: Over | None = Field(None, description="for what verdicts hold")
     resplit: bool | None = Field(None, description="true or false: whether each seed has its own split of the data")
     external: dict[str, Annotated[Figure, _rule(_has_spread_of_runs)]] | None = Field(

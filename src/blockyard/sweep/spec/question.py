@@ -44,6 +44,7 @@ from blockyard.sweep.spec.keys import (
     settings_of,
 )
 from blockyard.sweep.spec.override_text import key_of
+from blockyard.sweep.spec.threshold import KINDS as OUTCOMES
 from blockyard.sweep.spec.threshold import Threshold, threshold
 
 SPLIT_SEED = "data.split_seed"
@@ -80,7 +81,7 @@ class Question:
     arms: with a ladder, each arm of the file at each rung; the baseline is at the largest rung
     seeds: with `until`, the largest number of seeds
     until: the numbers of seeds, first and most, where seeds are added until every comparison is decided
-    reached: the meaning of `success` or `steps_to`: an outcome of whole runs is compared, not a metric
+    reached: the meaning of `success`, `steps_to` and the like: an outcome of whole runs is compared, not a metric
     """
 
     name: str
@@ -184,7 +185,7 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
         arms=tuple(arms),
         seeds=seeds,
         until=until,
-        reached=threshold("success", keys.success or "") or threshold("steps_to", keys.steps_to or ""),
+        reached=next((threshold(kind, getattr(keys, kind)) for kind in OUTCOMES if getattr(keys, kind)), None),
     )
     problems += _combination_problems(question)
     if problems:
@@ -359,7 +360,7 @@ def _metric_problems(keys: SweepFile) -> Iterator[str]:
         )
     if chooses and metric.startswith("val/"):
         yield f"metric: {metric} chooses the settings, so it cannot judge them too; report test/{metric[4:]}"
-    outcomes = [key for key in ("success", "steps_to") if getattr(keys, key)]
+    outcomes = [key for key in OUTCOMES if getattr(keys, key)]
     compared = [*outcomes, "metric"] if metric else outcomes
     if len(compared) > 1:
         yield f"{compared[0]}: {' and '.join(compared)} all say what is compared; keep one of them"
