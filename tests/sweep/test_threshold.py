@@ -115,9 +115,7 @@ def test_the_steps_are_those_of_the_first_evaluation_that_reaches_it(tmp_path: P
         ("flops_to", {"fast": 20 * 7.0, "slow": 30 * 2.0}, 40 * 7.0 + 1),  # samples times FLOPs of one
     ],
 )
-def test_a_target_is_counted_in_each_unit(
-    tmp_path: Path, kind: Kind, reached: dict[str, float], never: float
-) -> None:
+def test_a_target_is_counted_in_each_unit(tmp_path: Path, kind: Kind, reached: dict[str, float], never: float) -> None:
     """The length at the first evaluation that reaches it; who never gets there comes after the longest run."""
     header = "step,samples,tokens,seconds,val/loss\n"
     tables = {

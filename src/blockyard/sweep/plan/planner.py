@@ -37,8 +37,8 @@ from blockyard.sweep.plan.sizes import (
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.plan.target_metric import validation_metric
 from blockyard.sweep.spec.keys import Range, Space, settings_of, space_of
-from blockyard.sweep.spec.override_text import override_problem
-from blockyard.sweep.spec.question import BadQuestionError, Question, read
+from blockyard.sweep.spec.override_text import key_of, override_problem
+from blockyard.sweep.spec.question import LENGTHS, BadQuestionError, Question, read
 
 if TYPE_CHECKING:
     from blockyard.engine.data_reader import DataReader
@@ -130,6 +130,8 @@ class _Planner:
             problem = None if override.startswith("allow=") else override_problem(override, "base")
             if problem:
                 problems.append(problem)
+            elif self.question.keys.matched_length and key_of(override) in LENGTHS:
+                problems.append(f"{override}: `match` of the file sets how long every arm trains; leave it out")
         if problems:
             raise BadQuestionError(problems)
         composed, problems = self.composer.checked(self.base)
@@ -137,8 +139,8 @@ class _Planner:
             unknown_names = misspelt(self.composer, self.base, self.question.arms)
             problems = [*(f"base: {problem}" for problem in problems), *unknown_names]
             raise BadQuestionError(list(dict.fromkeys(problems)))
-        if (self.question.keys.match or self.question.keys.ladder) and composed.matched:
-            key = "match" if self.question.keys.match else "ladder"
+        if (self.question.keys.matched_size or self.question.keys.ladder) and composed.matched:
+            key = "match" if self.question.keys.matched_size else "ladder"
             raise BadQuestionError([f"{key}: the base sets match.{composed.matched['by']} too; remove one of them"])
         infer_integers(self.question.space, composed.config)
         self._find_metric(composed.config)
@@ -282,8 +284,9 @@ class _Planner:
         keys = self.question.keys
         if arm.name in self.climb.refused:
             return [self.climb.refused[arm.name]]
-        if keys.match and not keys.ladder and arm.name not in self.matched.get("arms", {}):
-            failure = self.sizes.failure(config, keys.match)
+        size = keys.matched_size
+        if size and not keys.ladder and arm.name not in self.matched.get("arms", {}):
+            failure = self.sizes.failure(config, size)
             reason = f" ({failure})" if failure else ""
             return [
                 "match: no width (model.dim) of this arm gives a model whose size can be compared with the baseline's"
@@ -294,15 +297,26 @@ class _Planner:
         return []
 
     def _sized(self) -> dict[str, list[str]]:
-        """Return by arm the overrides that set its matched width, or the width and steps of its rung."""
+        """Return by arm the overrides that set its matched width or length, or the width and steps of its rung."""
         if self.question.keys.ladder:
             self.climb = self._solve_rungs()
             return self.climb.overrides
-        if not self.question.keys.match:
+        length = self.question.keys.matched_length
+        if length:
+            # All limits, because the experiment of the base has one of its own.
+            limits: dict[str, float | None] = dict.fromkeys(LENGTHS)
+            for unit, value in length.items():
+                limits[f"trainer.max_{unit}"] = value
+            return {arm.name: [to_override(key, value) for key, value in limits.items()] for arm in self.question.arms}
+        if not self.question.keys.matched_size:
             return {}
         overrides = {arm.name: self._overrides(arm, {}) for arm in self.question.arms}
         widths, self.matched = solve_widths(
-            self.question.keys.match, str(self.question.keys.baseline), overrides, self.composer.compose, self.sizes
+            self.question.keys.matched_size,
+            str(self.question.keys.baseline),
+            overrides,
+            self.composer.compose,
+            self.sizes,
         )
         return {name: [f"model.dim={width}"] for name, width in widths.items()}
 
@@ -315,7 +329,7 @@ class _Planner:
         composed = {name: self.composer.compose(self._overrides(arm, {})) for name, arm in arms_of_file.items()}
         baseline = self._arm(str(self.question.keys.baseline)).levels[ARM_LEVEL]
         try:
-            match = self.question.keys.match
+            match = self.question.keys.matched_size
             return solve_rungs(ladder, match, baseline, composed, self.sizes, self.composer.train_size)
         except UserError as error:
             raise BadQuestionError([str(error)]) from error
@@ -337,7 +351,7 @@ class _Planner:
         if self.question.keys.ladder:
             match = SizeMatch(self.climb.sizes["by"], self.climb.sizes, self.sizes)
         else:
-            match = SizeMatch(self.question.keys.match, self.matched, self.sizes)
+            match = SizeMatch(self.question.keys.matched_size, self.matched, self.sizes)
         spaces = [(self._arm(str(self.question.keys.baseline)), self.question.space, "search.space")]
         search = self.question.keys.search
         only = search.get("only", {}) if search else {}

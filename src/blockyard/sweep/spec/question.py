@@ -49,6 +49,8 @@ from blockyard.sweep.spec.threshold import Threshold, threshold
 
 SPLIT_SEED = "data.split_seed"
 MAX_CELLS = 200_000
+# Options of which each ends a run.
+LENGTHS = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_seconds", "trainer.max_flops")
 # Keys of a plan's record that are null where the file has no such key; a later one is missing there.
 NULL_IN_RECORD = ("source", "baseline", "tune_seeds", "search", "match", "metric", "expect", "margin")
 # Options that take the path of a file or a folder.
@@ -302,8 +304,10 @@ def _owner_problems(keys: SweepFile, arms: list[Arm]) -> Iterator[str]:
     if keys.search:
         chosen += keys.search["space"]
     solved = ladders.owned_keys(keys.ladder) if keys.ladder else {}
-    if keys.match and not keys.ladder:
+    if keys.matched_size and not keys.ladder:
         solved["model.dim"] = "match: it solves for the width"
+    if keys.matched_length:
+        solved |= dict.fromkeys(LENGTHS, "match: it sets how long every arm trains")
     for key, reason in solved.items():
         if key in chosen:
             yield f"{reason}, so {which} cannot contain {key}"
@@ -379,6 +383,11 @@ def _combination_problems(question: Question) -> Iterator[str]:
         yield f"over: {subject} is judged over seeds; remove `over: {keys.over}`"
     if keys.resplit:
         yield from _resplit_problems(question)
+    if keys.ladder and keys.matched_length:
+        yield "match: the rungs of `ladder` set how long an arm trains; match a size, or remove `ladder`"
+    for key in LENGTHS if keys.matched_length else ():
+        if key in map(key_of, question.base):
+            yield f"match: it sets how long every arm trains, so the base may not set {key}; remove it"
     if keys.ladder and (until or question.reached):
         subject = "seeds: a sweep that stops when it is decided" if until else f"{question.reached}: an outcome of runs"
         yield f"{subject} has no law in compute; remove it, or `ladder`"
