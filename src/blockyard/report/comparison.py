@@ -21,6 +21,7 @@ from blockyard.report.arms.pictures import pictures
 from blockyard.report.arms.provenance import provenance
 from blockyard.report.arms.review import review
 from blockyard.report.arms.rows import arm_rows, cell_row, curves
+from blockyard.report.arms.savings import savings, savings_answer
 from blockyard.report.arms.simple_baselines import better_baseline, simple_baselines
 from blockyard.report.arms.size_ladder import ladder_answer, ladder_row, rivals
 from blockyard.report.arms.terms import ComparisonTerms
@@ -208,7 +209,8 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
     sentences = [answer(rows, baseline, metric, expect, factors, rungs)]
     if evidence:
         sentences.append(evidence.words)
-    sentences.append(amendments_sentence(data.facts))
+    saved = savings(data, terms, lines)
+    sentences += [savings_answer(saved, data), amendments_sentence(data.facts)]
     simple = simple_baselines(data.arms, metric)
     names = metric_names(data.records)
     ranges: dict[str, list[float]] = {}
@@ -238,6 +240,7 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
         external=_external(data, terms, values),
         seeds=sorted({run.seed for run in runs}),
         arms=rows,
+        savings=saved,
         effects=factors,
         cells=[cell_row(record) for record in data.records],
         curves=lines,

@@ -302,10 +302,11 @@ def _beside_each_other(arms: list[ArmRuns], metric: str) -> Iterator[str]:
         runs.sort()
         count += len(runs)
         latest = runs[0]
-        for run in runs[1:]:
-            if run[0] < latest[1]:
-                shared |= {latest[2]: None, run[2]: None}
-            latest = max(latest, run, key=lambda interval: interval[1])
+        for start, end, name in runs[1:]:
+            if start < latest[1]:
+                shared |= {latest[2]: None, name: None}
+            if end > latest[1]:
+                latest = (start, end, name)
     if shared:
         yield (
             f"{clock} is read off a clock, and {len(shared)} of {count} runs shared a machine's cores with another: "
