@@ -207,6 +207,8 @@ REFUSED = {
     "profile": "true",
     "require_flash": "true",
     "threads": "2",
+    "max_seconds": "60",
+    "max_flops": "1e12",
     "extrapolate": "[2]",
     "loops": "[2]",
     "write": "true",

@@ -17,7 +17,7 @@ from blockyard.report.stats.paired import sign_difference
 from blockyard.sweep.plan.planner import make_plan
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.spec.question import BadQuestionError, parse
-from blockyard.sweep.spec.threshold import Threshold, of_metric, threshold
+from blockyard.sweep.spec.threshold import Kind, Threshold, of_metric, threshold
 from blockyard.sweep.stopping.evidence import log_sign_e
 from tests.report.report_runs import norms_sweep
 from tests.support.every import every
@@ -64,6 +64,8 @@ def test_every_digit_of_a_threshold_is_in_its_name(value: str) -> None:
             "success: expected a metric and the value that it must reach",
         ),
         ({"steps_to": "test/accuracy >= 0.9"}, "such as val/accuracy >= 0.9, not"),
+        ({"flops_to": "test/accuracy >= 0.9"}, "such as val/accuracy >= 0.9, not"),
+        ({"steps_to": "val/loss <= 1", "seconds_to": "val/loss <= 1"}, "steps_to and seconds_to all say what is"),
         ({"success": 1}, "success: expected a metric and the value that it must reach"),
         ({"success": "test/exact >= 0.9", "metric": "test/loss"}, "success and metric all say what is compared"),
         ({"success": "test/exact >= 0.9", "expect": "a ~ b", "margin": 0.1}, "compared by signs"),
@@ -83,6 +85,7 @@ def test_the_plan_names_what_is_compared(tmp_path: Path) -> None:
     for text, expected in {
         "steps_to: val/loss <= 0.5": named("steps_to(val/loss <= 0.5)", "val/loss", "min", "min"),
         "steps_to: val/accuracy >= 0.5": named("steps_to(val/accuracy >= 0.5)", "val/accuracy", "min", "max"),
+        "seconds_to: val/loss <= 0.5": named("seconds_to(val/loss <= 0.5)", "val/loss", "min", "min"),
         "success: test/loss <= 0.5": named("success(test/loss <= 0.5)", "val/loss", "max", "min"),
     }.items():
         file.write_text(f"{FILE}{text}\n")
@@ -101,6 +104,46 @@ def test_the_steps_are_those_of_the_first_evaluation_that_reaches_it(tmp_path: P
     runs: dict[str, tuple[dict[str, float], Path]] = {"a": ({}, tmp_path), "none": ({}, tmp_path / "none")}
     assert Threshold("steps_to", "val/loss", "<=", 0.5).outcomes(runs) == {"a": 30}
     assert Threshold("steps_to", "val/other", "<=", 0.1).outcomes(runs) == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "reached", "never"),
+    [
+        ("steps_to", {"fast": 20, "slow": 30}, 41),
+        ("seconds_to", {"fast": 9.5, "slow": 3.0}, 10.5),  # the other order than that of the steps
+        ("tokens_to", {"fast": 320, "slow": 480}, 641),
+        ("flops_to", {"fast": 20 * 7.0, "slow": 30 * 2.0}, 40 * 7.0 + 1),  # samples times FLOPs of one
+    ],
+)
+def test_a_target_is_counted_in_each_unit(tmp_path: Path, kind: Kind, reached: dict[str, float], never: float) -> None:
+    """The length at the first evaluation that reaches it; who never gets there comes after the longest run."""
+    header = "step,samples,tokens,seconds,val/loss\n"
+    tables = {
+        "fast": "10,10,160,4.5,1.0\n20,20,320,9.5,0.5\n",
+        "slow": "10,10,160,1.0,1.0\n20,20,320,2.0,0.9\n30,30,480,3.0,0.4\n",
+        "never": "10,10,160,1.0,1.0\n40,40,640,4.0,0.9\n",
+    }
+    runs: dict[str, tuple[dict[str, float], Path]] = {}
+    for name, text in tables.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.csv").write_text(header + text)
+        runs[name] = {"flops_per_sample": 2.0 if name == "slow" else 7.0}, tmp_path / name
+    outcomes = Threshold(kind, "val/loss", "<=", 0.5).outcomes(runs, ["diverged"])
+    assert outcomes == {**reached, "never": never, "diverged": never}
+
+
+def test_a_run_that_has_not_recorded_its_length_has_no_outcome(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("step,val/loss\n10,0.4\n")
+    runs: dict[str, tuple[dict[str, float], Path]] = {"old": ({}, tmp_path)}
+    for kind in ("seconds_to", "tokens_to", "flops_to"):
+        assert Threshold(kind, "val/loss", "<=", 0.5).outcomes(runs) == {}  # type: ignore[arg-type]
+
+
+def test_very_many_flops_are_still_fewer_than_those_of_a_run_that_never_gets_there(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("step,samples,val/loss\n10,1000,0.4\n")
+    runs: dict[str, tuple[dict[str, float], Path]] = {"large": ({"flops_per_sample": 1e18}, tmp_path)}
+    outcomes = Threshold("flops_to", "val/loss", "<=", 0.5).outcomes(runs, ["diverged"])
+    assert outcomes["diverged"] > outcomes["large"] == 1e21
 
 
 def test_a_run_that_never_gets_there_comes_after_every_run_that_does(tmp_path: Path) -> None:

@@ -65,6 +65,16 @@ def test_it_goes_on_as_a_run_of_that_length_would(parent: RunFolder, further: Ru
     assert further.summary()["steps"] == 20
 
 
+def test_flops_and_seconds_are_budgets_too(parent: RunFolder) -> None:
+    summary = parent.summary()
+    flops = summary["flops_per_sample"]["training"] * summary["samples"]
+    config, _, line = longer(str(parent.path), ["trainer.max_steps=null", f"trainer.max_flops={2 * flops}"])
+    assert line.endswith("at step 12 of 24")
+    assert config["trainer"]["max_flops"] == 2 * flops
+    _, _, line = longer(str(parent.path), ["trainer.max_steps=null", "trainer.max_seconds=1000"])
+    assert "at step 12 for " in line
+
+
 def test_its_parent_is_recorded(parent: RunFolder, further: RunFolder) -> None:
     facts = further.facts()["parent"]
     assert facts["run"] == parent.name
@@ -118,6 +128,8 @@ def test_a_stable_phase_decays_at_the_end_of_the_longer_run(parent: RunFolder) -
         (["trainer.max_steps=20", "seed=3"], "it numbers the replicate"),
         (["trainer.max_steps=11"], "has done 12 steps, and this budget ends after 11"),
         (["trainer.max_steps=20", "trainer.max_epochs=0"], "max_epochs"),
+        (["trainer.max_steps=null", "trainer.max_seconds=0.001"], r"has trained for .* s, and this budget ends after"),
+        (["trainer.max_steps=null", "trainer.max_flops=1e7"], r"this budget ends after \d+ \(.*max_flops=1"),
         (["trainer.max_steps=20", "schedule.decay=0.1"], "not a setting"),
         (["trainer.max_steps=20", "schedule=nonsense"], "nonsense"),
     ],

@@ -203,7 +203,7 @@ def rates(
     _write(folder, lambda: range_test.write_rates(tests, folder))
 
 
-@command(word="noise")
+@command(subcommand="noise")
 def noise(
     *overrides: Annotated[str, Value("key=value", values=run_overrides, everything="overrides")],
     levels: Annotated[int, Ge(2), Le(10)] = 3,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from blockyard.report.stats.sensitivity import SweepDesign
     from blockyard.sweep.cells import Cell
     from blockyard.sweep.execution.estimate import Estimate
+    from blockyard.sweep.execution.measured_run import MeasuredRuns
     from blockyard.sweep.execution.tables import PlanStatus
     from blockyard.sweep.executor.base import Executor
     from blockyard.sweep.plan.sweep_plan import SweepPlan
@@ -93,11 +94,25 @@ class SweepOptions:
         """Return whether cells may run on other machines than this one."""
         return self.executor_name != "local"
 
-    def build_executor(self) -> Executor:
-        """Return a new executor; one serves a single use. Raises UserError."""
+    def build_executor(self, plan: SweepPlan | None = None) -> Executor:
+        """Return a new executor; one serves a single use. Raises UserError.
+
+        plan: whose cells it runs; one at a time on CPUs where a clock decides, unless the user sets their number
+        """
         from blockyard.sweep.executor import build
 
-        return build(self.executor_name, dict(self.executor_options or {}), self.workers)
+        values = dict(self.executor_options or {})
+        workers = self.workers
+        if workers is None and values.get("workers") is None and plan is not None and self.runs_alone(plan):
+            workers = 1
+        return build(self.executor_name, values, workers)
+
+    def runs_alone(self, plan: SweepPlan) -> bool:
+        """Return whether the cells of a plan should have the CPUs of this machine to themselves."""
+        from blockyard.sweep.execution.expected_steps import clock_of
+        from blockyard.sweep.executor._slots import visible_gpus
+
+        return not self.elsewhere and clock_of(plan) is not None and not visible_gpus()
 
     def only(self, plan: SweepPlan) -> SweepPlan:
         """Return the plan with the cells of the arms that --arms names; all of them without it. Raises UserError."""
@@ -175,7 +190,7 @@ def sweep(
     if options.confirm and options.to_wandb:
         raise UserError("--confirm: W&B's agents write no answer that could confirm one; leave out --to-wandb")
     first = _first_answer(path, outputs) if options.confirm else None
-    executor = options.build_executor()
+    options.build_executor()  # its options are checked before anything is read
     from blockyard.engine.data_reader import MOST_BYTES, DataReader
     from blockyard.report.confirmation import confirmed_facts, fresh_seed
     from blockyard.sweep.plan.history import refuse_other_question
@@ -209,7 +224,7 @@ def sweep(
         return 0
     refuse_no_law(plan)
     refuse_other_question(plan)
-    announced = show_sweep(plan, executor, options, data)
+    announced = show_sweep(plan, options.build_executor(plan), options, data)
     if data is not None:
         data.release()
     if options.dry_run:
@@ -268,7 +283,8 @@ def show_sweep(plan: SweepPlan, executor: Executor, options: SweepOptions, data:
     status = PlanStatus.read(plan)
     print_plan(status, retry=options.retry)
     design, claims = _design(plan, status, data)
-    for line in sensitivity(design, plan.question.get("baseline")):
+    lines = [*sensitivity(design, plan.question.get("baseline")), *_expected(plan, executor, options, measured, data)]
+    for line in lines:
         sys.stdout.write(f"{line}\n")
     if options.dry_run:
         _print_signals(plan, status)
@@ -298,6 +314,29 @@ def show_sweep(plan: SweepPlan, executor: Executor, options: SweepOptions, data:
     cost = estimate(plan, _trials(plan), parallel=parallel, data=data, measured=measured)
     sys.stdout.write(f"at most {cost}\n")
     return cost
+
+
+def _expected(
+    plan: SweepPlan,
+    executor: Executor,
+    options: SweepOptions,
+    measured: MeasuredRuns | None,
+    data: DataReader | None,
+) -> Iterator[str]:
+    """Yield how cells run where a clock decides, and the steps of arms that end by time or FLOPs."""
+    from blockyard.sweep.execution.expected_steps import clock_of, expected_steps
+
+    clock = clock_of(plan)
+    if clock is not None and options.elsewhere:
+        yield f"note: {clock} is read off a clock: cells that share a machine, or its GPU, slow each other down"
+    elif clock is not None and options.runs_alone(plan) and executor.capacity == 1:
+        yield f"note: {clock} is read off a clock, so cells run one at a time (--workers N: N beside each other)"
+    elif clock is not None and options.runs_alone(plan):
+        yield (
+            f"note: {clock} is read off a clock, and {executor.capacity} cells at a time slow each other down: arms "
+            "are then compared by what ran beside them; leave out --workers and cells_per_process"
+        )
+    yield from expected_steps(plan, measured, data)
 
 
 def _design(plan: SweepPlan, status: PlanStatus, data: DataReader | None) -> tuple[SweepDesign, list[Claim]]:
@@ -479,7 +518,7 @@ def _work(plan: SweepPlan, options: SweepOptions, announced: Estimate) -> int:
     # The cost of a search is an upper bound of its trials, and with `until` the number of seeds is not known before.
     is_bound = plan.question.get("search") or plan.question.get("until")
     cost = None if is_bound else announced
-    code = run_plan(options.only(plan), options.build_executor(), retry=options.retry, say=_say, announced=cost)
+    code = run_plan(options.only(plan), options.build_executor(plan), retry=options.retry, say=_say, announced=cost)
     if code == 0 and _without_setting(plan):
         code = 1
     if code in (130, 143) or options.no_compare:
@@ -503,7 +542,7 @@ def _search(plan: SweepPlan, options: SweepOptions) -> tuple[SweepPlan, int]:
     from blockyard.sweep.execution.runner import StopSignals
     from blockyard.sweep.search import search_runner
 
-    executor = options.build_executor()
+    executor = options.build_executor(plan)
     executor.home = plan.folder
     with StopSignals() as signals:
         try:

@@ -20,6 +20,7 @@ from torch import nn
 from blockyard.contracts import (
     Batch,
     Context,
+    DataModule,
     EncodesSource,
     Model,
     Objective,
@@ -95,11 +96,12 @@ def flops_per_sample(
     return counts
 
 
-def two_samples(split: Split, batch_size: int) -> Batch:
-    """Return two samples to count FLOPs with, as long as padding makes the first `batch_size` samples.
+def two_samples(split: Split, data: DataModule) -> Batch:
+    """Return two samples to count FLOPs with; those of different lengths as long as padding makes the first batch.
 
     Two, because batch norm over a single position needs more than one.
     """
+    batch_size = data.batch_size if data.spec.variable else 1
     batch = split.batch(torch.arange(max(2, batch_size)) % min(batch_size, len(split)), None)
     return batch.map(lambda tensor: tensor[:2])
 

@@ -113,10 +113,11 @@ class DataReader:
         note = self._unread(config)
         try:
             if note is not None:
-                return DataFacts(remarks=tuple(remarks(Components(config))), note=note)
+                components = Components(config)
+                return DataFacts(remarks=tuple(remarks(components, total=_known_total(components))), note=note)
             components, splits = self.splits(config)
             layout = layout_of(config, components, splits)
-            sentences = tuple(remarks(components, splits, layout.steps_per_epoch))
+            sentences = tuple(remarks(components, splits, _known_total(components, layout.steps_per_epoch)))
         except Exception as error:  # a data set of the user's own may fail in any way
             # A ValueError is a sentence for users; any other error says little without its type.
             problem = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line(error)}"
@@ -138,22 +139,30 @@ class DataReader:
         return f"the data ({size / 2**30:.1f} GiB of files) is read by the run, which refuses what it cannot use"
 
 
-def remarks(components: Components, splits: Splits | None = None, steps_per_epoch: int | None = None) -> Iterator[str]:
+def remarks(components: Components, splits: Splits | None = None, total: int | None = None) -> Iterator[str]:
     """Yield notes for the user before training, a sentence each.
 
-    splits: where they were read; steps_per_epoch: where it is known, otherwise `trainer.max_steps` is the length
+    splits: where they were read; total: steps of the run, where they are known
 
     Raises ValueError where nothing can be learned from the splits.
     """
     yield from components.remarks(splits)
     if remark := compiled_remark(components):
         yield remark
-    options = components.node("trainer")
-    total = options.max_steps
-    if steps_per_epoch is not None:
-        total = options.total_steps(steps_per_epoch)
     if total is not None:
         yield from components.schedule.remarks(total)
+
+
+def _known_total(components: Components, steps_per_epoch: int | None = None) -> int | None:
+    """Return the steps of a run before its model is built; None where they are not known.
+
+    steps_per_epoch: where the data was read; otherwise `trainer.max_steps` is the length
+    """
+    options = components.node("trainer")
+    total: int | None = options.max_steps
+    if steps_per_epoch is not None:
+        total = options.total_steps(steps_per_epoch)
+    return total
 
 
 def layout_of(config: Node, components: Components, splits: Splits) -> Layout:

@@ -33,6 +33,7 @@ from blockyard.engine.lightning.processes import ALLOW, ChildProcesses
 from blockyard.engine.loader import Layout, TrainingLoader
 from blockyard.engine.module import Learner
 from blockyard.engine.setup_model import PrecisionRecord
+from blockyard.engine.step_budget import StepBudget
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint_io import AtomicCheckpointIO
@@ -49,6 +50,7 @@ _PRECISIONS: dict[str, Literal["32-true", "bf16-mixed", "16-mixed"]] = {
 class Job:
     """The parts of a run in this process. `setup.prepare` builds it, `fit` trains, `summary.summarize` tests.
 
+    budget: what ends its training
     checkpoint: to resume from, or None; start_step: the steps it has done
     endings: exit codes of other processes of the run that this one started and that failed, by rank
     abandon: called with such exit codes, in a thread, where this process does not notice; does not return
@@ -58,6 +60,7 @@ class Job:
     folder: RunFolder
     components: build.Components
     options: TrainerPlan
+    budget: StepBudget
     splits: Splits
     layout: Layout
     loader: TrainingLoader

@@ -45,6 +45,8 @@ class Learner(pl.LightningModule):
 
     The learning rate is a function of the step's number, so it has no state; a scheduler that a Lightning callback
     installs takes over. The gradient norm is computed once per step, for clipping, the guard and the log.
+
+    expected_total: returns the steps of the whole run before the step of a number, in a run that time may end
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Learner(pl.LightningModule):
         self.defer_logits = objective.takes_projection and not impossible
         self.ring: Ring | None = None
         self.stacked: StackedSteps | None = None
+        self.expected_total: Callable[[int], int] | None = None
         self._configured = False
 
     def configure_model(self) -> None:
@@ -239,9 +242,12 @@ class Learner(pl.LightningModule):
 
     def set_rates(self, number: int, optimizer: Any) -> None:
         """Set the learning rates of step `number`; after the last step of the schedule they stay."""
-        if number >= self.settings.total:
+        total = self.settings.total
+        if self.expected_total is not None:
+            total = self.expected_total(number)
+        if number >= total:
             return
-        factor = self.schedule.factor(number, self.settings.total)
+        factor = self.schedule.factor(number, total)
         for group in optimizer.param_groups:
             group["lr"] = group["initial_lr"] * factor
         # Weight decay may follow the schedule too.

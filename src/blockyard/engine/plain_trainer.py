@@ -320,6 +320,10 @@ def unserved(components: Components) -> Iterator[str]:
     for name in ("extrapolate", "loops", "write", "inspect"):
         if getattr(plan, name):
             yield f"trainer.{name} is evaluated at the end of a run; leave it out"
+    if plan.max_seconds is not None:
+        yield f"trainer.max_seconds={plan.max_seconds:g} is counted by the loop of a run; give the Trainer max_time"
+    if plan.max_flops is not None:
+        yield f"trainer.max_flops={plan.max_flops:g} is counted before the first step of a run; use trainer.max_steps"
     for name in ("first_batch", "first_context"):
         if getattr(plan, name) is not None:
             yield f"trainer.{name} is for the batches of a run, by the number of the step; leave it out"

@@ -267,7 +267,10 @@ def print_result(folder: RunFolder) -> None:
         elif name.startswith("test/") and not re.search(r"@\d+x$", name) and not of_type(name):
             # Longer sequences and types of spans have tables of their own.
             slices.append(f"{name} {value:.4g}")
-    sys.stdout.write(f"done in {summary['seconds']:.1f} s, {summary['steps']} steps, weights of {summary['weights']}\n")
+    sys.stdout.write(
+        f"done in {summary['seconds']:.1f} s, {summary['steps']} steps ({summary['ended_by']}), "
+        f"weights of {summary['weights']}\n"
+    )
     if "refused" in summary:  # evaluated on longer sequences too
         sys.stdout.write(table(read_json(folder.path / TEST)))
     sys.stdout.write("  ".join(metrics) + "\n")

@@ -27,13 +27,13 @@ from blockyard.engine.faults.interrupts import Interrupts
 from blockyard.engine.faults.small_maps import guard_small_maps
 from blockyard.engine.job import Job
 from blockyard.engine.kernel_record import KernelRecord
-from blockyard.engine.loader import Layout, TrainingLoader, training_loader
+from blockyard.engine.loader import BatchDataset, Layout, TrainingLoader, training_loader
 from blockyard.engine.module import Learner, LearnerSettings
 from blockyard.engine.resume_point import ResumePoint, restore_files, resume_point
-from blockyard.engine.setup_data import DataSetup, RunSetup, load_data
+from blockyard.engine.setup_data import DataSetup, RunSetup, load_data, over_steps, targets_vary
 from blockyard.engine.setup_model import BuiltModel, build_model
+from blockyard.engine.step_budget import StepBudget, step_budget
 from blockyard.engine.summary import sizes
-from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError, printable
 from blockyard.evaluate.inside import inside
 from blockyard.runs.folder import TOKENIZER_FILES, RunFolder
@@ -69,6 +69,8 @@ def prepare(
     prepare_tokenizers(run, resume=resume)
     data = load_data(run)
     model = build_model(run, data)
+    budget = step_budget(run, data, model)
+    data = over_steps(data, run, budget.total)
     _guard_small_maps(data, model)
     take_weights(run, model, rank=data.rank, resume=resume)
     # A resumed run was looked at before its first step.
@@ -79,9 +81,11 @@ def prepare(
         if model.teacher is not None:
             for note in model.teacher.notes:
                 log.warning("%s", note)
-        for remark in remarks(components, data.splits, data.layout.steps_per_epoch):
+        for remark in remarks(components, data.splits, budget.total):
             log.warning("%s", remark)
-    state = _run_state(run, data, model)
+        if budget.remark:
+            log.warning("%s", budget.remark)
+    state = _run_state(run, data, model, budget)
     evaluator = _evaluator(run, data, model, interrupts)
     kernels = _kernels(run, data, model)
     loop = LoopCallback(
@@ -93,11 +97,12 @@ def prepare(
         evaluate=partial(evaluator, state.learner.model, data.splits.validation, run.options.limit_val, shared=True),
     )
     point = resume_point(folder, data.rank, resume, loop)
-    path = point.path if data.rank else record(run, data, model, point)
+    path = point.path if data.rank else record(run, data, model, budget, point)
     return Job(
         folder=folder,
         components=components,
         options=run.options,
+        budget=budget,
         splits=data.splits,
         layout=data.layout,
         loader=_loader(run, data, interrupts, start=point.step, stop=state.total),
@@ -112,7 +117,7 @@ def prepare(
     )
 
 
-def record(run: RunSetup, data: DataSetup, model: BuiltModel, point: ResumePoint) -> Path | None:
+def record(run: RunSetup, data: DataSetup, model: BuiltModel, budget: StepBudget, point: ResumePoint) -> Path | None:
     """Write the facts that other processes and later readers need; return the checkpoint to load."""
     folder, components = run.folder, run.components
     fingerprint = components.data.fingerprint()
@@ -131,6 +136,8 @@ def record(run: RunSetup, data: DataSetup, model: BuiltModel, point: ResumePoint
     facts: dict[str, Any] = {"threads": model.threads, "precision": model.precision, "start": start}
     if model.teacher is not None:
         facts["teacher"] = model.teacher.plain()
+    if budget.step_flops is not None:
+        facts["budget"] = {"steps": budget.total, "step_flops": budget.step_flops}
     limits = components.data.limits()
     for limit in limits:
         log.warning("%s", limit)
@@ -191,10 +198,10 @@ def ignore_metrics(step: int, values: dict[str, float]) -> None:
     """The metrics of a process that does not write."""
 
 
-def _run_state(run: RunSetup, data: DataSetup, model: BuiltModel) -> RunState:
+def _run_state(run: RunSetup, data: DataSetup, model: BuiltModel, budget: StepBudget) -> RunState:
     """Return the learner, and the run as callbacks see it."""
     folder, components, options = run.folder, run.components, run.options
-    total = _total_steps(options, data.layout.steps_per_epoch, warn=data.rank == 0)
+    total = budget.total
     thaw = NEVER if components.init is None else components.init.thaw(model.model, total)
     settings = LearnerSettings(
         total=total,
@@ -214,6 +221,7 @@ def _run_state(run: RunSetup, data: DataSetup, model: BuiltModel) -> RunState:
         name=str(folder.shown.get("name") or folder.name),
         checkpoints=folder.checkpoints,
         total=total,
+        max_seconds=options.max_seconds,
         steps_per_epoch=data.layout.steps_per_epoch,
         batch_size=data.layout.batch_size,
         tokens=components.tokens().max_len,
@@ -261,8 +269,14 @@ def _loader(run: RunSetup, data: DataSetup, interrupts: Interrupts, *, start: in
     """Return the batches from step `start` to step `stop`."""
     micro_batches = run.options.accumulate
     check_open_files(run.options.num_workers)
+    dataset = BatchDataset(
+        data.splits.train,
+        data.layout,
+        run.components.objective,
+        weighted=targets_vary(run.components.data.spec),
+    )
     return training_loader(
-        data.dataset,
+        dataset,
         start=start * micro_batches,
         stop=stop * micro_batches,
         workers=run.options.num_workers,
@@ -270,19 +284,6 @@ def _loader(run: RunSetup, data: DataSetup, interrupts: Interrupts, *, start: in
         timeout=run.options.timeout,
         interrupts=interrupts,
     )
-
-
-def _total_steps(options: TrainerPlan, steps_per_epoch: int, *, warn: bool) -> int:
-    total = options.total_steps(steps_per_epoch)
-    if warn and options.max_steps is not None and total < options.max_steps:
-        log.warning(
-            "trainer.max_epochs=%s ends this run after %s steps, before trainer.max_steps=%s; "
-            "trainer.max_epochs=null takes all of them",
-            options.max_epochs,
-            total,
-            options.max_steps,
-        )
-    return total
 
 
 def go_on(run: RunSetup) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor
 from blockyard.config import build
 from blockyard.contracts import DataSpec, HasLengths, KeyedOrder, Mixed, Split, Splits
 from blockyard.data.splits.split import classes_of
-from blockyard.engine.loader import BatchDataset, Layout
+from blockyard.engine.loader import Layout
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
 from blockyard.evaluate.written import refusal
@@ -44,7 +44,6 @@ class DataSetup:
 
     splits: Splits
     layout: Layout
-    dataset: BatchDataset
     rank: int
     device: torch.device
     warnings: tuple[str, ...]
@@ -63,15 +62,19 @@ def load_data(run: RunSetup) -> DataSetup:
     if options.write and (reason := refusal(splits.test, components.tokenizer)):
         raise UserError(f"trainer.write=true: {reason}; leave it out")
     layout = lay_out(splits, components.data.batch_size, options, seed=folder.seed, rank=rank)
-    total = options.total_steps(layout.steps_per_epoch)
-    growth = options.growth(layout.batch_size, components.tokens().max_len, total)
-    layout = replace(layout, growth=growth)
-    if isinstance(splits.train, Mixed):
-        layout = replace(layout, planned=splits.train.plan(layout.seed_of_order, total, layout.samples_of))
-    dataset = BatchDataset(splits.train, layout, components.objective, weighted=targets_vary(components.data.spec))
     device = torch.device("cpu") if device_type == "cpu" else torch.device("cuda", local_rank_of())
     warnings = tuple(dict.fromkeys(record.getMessage() for record in records))
-    return DataSetup(splits, layout, dataset, rank, device, warnings)
+    return DataSetup(splits, layout, rank, device, warnings)
+
+
+def over_steps(data: DataSetup, run: RunSetup, total: int) -> DataSetup:
+    """Return the data with the parts of its layout that depend on the number of steps of the run."""
+    growth = run.options.growth(data.layout.batch_size, run.components.tokens().max_len, total)
+    layout = replace(data.layout, growth=growth)
+    train = data.splits.train
+    if isinstance(train, Mixed):
+        layout = replace(layout, planned=train.plan(layout.seed_of_order, total, layout.samples_of))
+    return replace(data, layout=layout)
 
 
 @contextmanager

@@ -84,10 +84,8 @@ def _threads(run: RunSetup, data: DataSetup, model: nn.Module, teacher: Teacher 
         return {"asked": options.threads, "threads": options.threads}
     if data.device.type == "cuda":
         return {"asked": "auto", "threads": torch.get_num_threads(), "why": "auto leaves torch's number with a GPU"}
-    spec, layout = components.data.spec, data.layout
-    # Samples of different lengths are padded: FLOPs are counted at the length of a whole batch.
-    samples = layout.batch_size if spec.variable else 1
-    sample = cost_card.two_samples(data.splits.train, samples)
+    layout = data.layout
+    sample = cost_card.two_samples(data.splits.train, components.data)
     flops = cost_card.flops_per_sample(model, components.objective, sample, teacher, compiled=options.compile)
     flops_of_micro_batch = flops["training"] * layout.batch_size // (layout.micro_batches * layout.world)
     return {"asked": "auto", **thread_count(flops_of_micro_batch, processes=options.devices)}

@@ -73,9 +73,7 @@ def summarize(job: Job) -> Summary:
         metrics |= written.metrics()
         directions |= written.directions()
     metrics |= _inside(job, model)
-    # Samples of different lengths are padded: FLOPs are counted at the length of a whole batch.
-    samples_of_cost = data.batch_size if data.spec.variable else 1
-    sample = cost_card.two_samples(job.splits.train, samples_of_cost).to(job.device)
+    sample = cost_card.two_samples(job.splits.train, data).to(job.device)
     facts_of_data: dict[str, Any] = {"fingerprint": data.fingerprint(), **sizes(job.splits)}
     if data.spec.class_names:  # in the order of their numbers
         facts_of_data["classes"] = list(data.spec.class_names)
@@ -89,6 +87,7 @@ def summarize(job: Job) -> Summary:
         "final": {"step": state.step, **loop.actions.last_values},
         "best": {"step": loop.callbacks.checkpoint.best_step, **loop.callbacks.checkpoint.best_metrics},
         "stopped": state.stop,
+        "ended_by": job.budget.ended_by(state),
         "steps": state.step,
         "epochs": state.step / state.steps_per_epoch,
         "samples": state.seen[0],

@@ -41,6 +41,7 @@ Factor = Annotated[int, Ge(2), Le(1_024), Because("a thousand times the tokens a
 
 Loops = Annotated[int, Ge(1), Le(1_024), Because("each is a pass through the blocks of the loop")]
 Seconds = Annotated[float, Gt(0), Le(7 * 24 * 3600)]  # a week; torch counts milliseconds in 32 bits
+UNLIMITED = 2**40  # steps of a run that time alone ends
 _LARGEST_HALF = 8.0  # keys of usual sizes times e^8 are below 65,504, the largest number of float16
 
 
@@ -55,7 +56,10 @@ class TrainerPlan:
             sequence among the processes (ring attention); auto is ddp for several processes
         precision: 32, bf16-mixed or 16-mixed; auto is 32 on a CPU and bf16-mixed on a GPU
         max_steps: steps after which the run ends
-        max_epochs: epochs after which the run ends; with max_steps too, the shorter of both
+        max_epochs: epochs after which the run ends; of several limits, the one that is reached first counts
+        max_seconds: seconds of training after which the run ends, without evaluations and checkpoints. Schedules then
+            follow the time: a share of the run is a share of the seconds
+        max_flops: training FLOPs after which the run ends, in whole steps
         eval_every: steps between two evaluations; null evaluates once an epoch
         log_every: steps between two rows of training metrics
         gradient_clip: largest norm of all gradients together, null for no limit
@@ -112,6 +116,8 @@ class TrainerPlan:
         precision: Literal["auto", 32, "bf16-mixed", "16-mixed"] = "auto",
         max_steps: Count | None = None,
         max_epochs: Count | None = 30,
+        max_seconds: Positive | None = None,
+        max_flops: Positive | None = None,
         eval_every: Count | None = None,
         log_every: Count = 50,
         gradient_clip: Positive | None = 1.0,
@@ -149,6 +155,8 @@ class TrainerPlan:
         self.precision = precision
         self.max_steps = max_steps
         self.max_epochs = max_epochs
+        self.max_seconds = max_seconds
+        self.max_flops = max_flops
         self.eval_every = eval_every
         self.log_every = log_every
         self.gradient_clip = gradient_clip
@@ -219,14 +227,31 @@ class TrainerPlan:
             )
         return "cuda"
 
-    def total_steps(self, steps_per_epoch: int) -> int:
-        """Return the steps of the run: the shorter of max_steps and max_epochs."""
-        ends = []
+    def step_limits(self, steps_per_epoch: int, step_flops: int | None = None) -> dict[str, int]:
+        """Return the steps after which each of the options ends the run, by its name; `max_seconds` counts no steps.
+
+        step_flops: training FLOPs of a step; without them `max_flops` is left out
+
+        Raises UserError where `max_flops` is less than a step.
+        """
+        limits = {}
         if self.max_steps is not None:
-            ends.append(self.max_steps)
+            limits["max_steps"] = self.max_steps
         if self.max_epochs is not None:
-            ends.append(self.max_epochs * steps_per_epoch)
-        return min(ends)
+            limits["max_epochs"] = self.max_epochs * steps_per_epoch
+        if self.max_flops is not None and step_flops:
+            steps = int(self.max_flops // step_flops)
+            if not steps:
+                raise UserError(
+                    f"trainer.max_flops={self.max_flops:g} is less than a step of {step_flops:.3g} FLOPs; use "
+                    f"{step_flops} or more, or a smaller data.batch_size"
+                )
+            limits["max_flops"] = steps
+        return limits
+
+    def total_steps(self, steps_per_epoch: int, step_flops: int | None = None) -> int:
+        """Return the steps of the run, the fewest of `step_limits`; UNLIMITED where time alone ends it."""
+        return min(self.step_limits(steps_per_epoch, step_flops).values(), default=UNLIMITED)
 
     def growth(self, batch_size: int, tokens: int, total: int) -> Growth | None:
         """Return the growth of batches to `batch_size` samples of `tokens` tokens in `total` steps, or None."""
@@ -284,8 +309,16 @@ def _too_large(scheme: XPos) -> str | None:
 
 def check_options(plan: TrainerPlan) -> None:
     """Raise ValueError for options of a trainer that do not work together."""
-    if plan.max_steps is None and plan.max_epochs is None:
+    limits = (plan.max_steps, plan.max_epochs, plan.max_seconds, plan.max_flops)
+    if all(limit is None for limit in limits):
         raise ValueError("trainer.max_steps and trainer.max_epochs are both null; give one, such as max_epochs=30")
+    if plan.max_seconds is not None:
+        _check_timed(plan)
+    if plan.max_flops is not None and (plan.first_batch is not None or plan.first_context is not None):
+        raise ValueError(
+            f"trainer.max_flops={plan.max_flops:g} counts steps of one size, and trainer.first_batch or "
+            "trainer.first_context makes the first ones smaller; use trainer.max_steps"
+        )
     if plan.precision == "16-mixed" and plan.accelerator == "cpu":
         raise ValueError("trainer.precision=16-mixed needs a GPU; on a CPU use 32, bf16-mixed or auto")
     if plan.precision == "16-mixed" and plan.strategy == "fsdp":
@@ -313,6 +346,25 @@ def check_options(plan: TrainerPlan) -> None:
         issues = refused_flags(plan.extra, profile=plan.profile)
         if issues:
             raise ValueError("; ".join(issues))
+
+
+def _check_timed(plan: TrainerPlan) -> None:
+    """Raise ValueError for options that do not work in a run whose length is a time."""
+    timed = f"trainer.max_seconds={plan.max_seconds:g}"
+    processes = plan.devices * plan.num_nodes
+    if processes > 1:
+        # Each process has its own clock, so that their learning rates, and then their weights, would differ.
+        raise ValueError(
+            f"{timed} ends a run of one process, and this one has {processes}; use trainer.max_steps or "
+            "trainer.max_flops, or trainer.devices=1"
+        )
+    for name in ("batch_warmup", "context_warmup"):
+        length = getattr(plan, name)
+        if isinstance(length, float) and length > 0:
+            raise ValueError(
+                f"trainer.{name}={length} is a share of the steps, whose number is not known with {timed}; use a "
+                f"number of steps, such as trainer.{name}=100"
+            )
 
 
 def growth_problems(plan: TrainerPlan, data: DataModule, objective: Objective, shards: int) -> Iterator[str]:
@@ -373,6 +425,11 @@ def trainer_problems(plan: TrainerPlan, data: DataModule, objective: Objective, 
             f"{option} says which samples meet in a batch, and so does data=mixture by its weights; use {other}"
         )
     issues += growth_problems(plan, data, objective, shards)
+    if plan.max_seconds is not None and data.spec.mixed and getattr(data, "schedule", None):
+        issues.append(
+            f"trainer.max_seconds={plan.max_seconds:g}: data.schedule changes the weights at shares of the steps, "
+            "whose number is not known; use data.weights, or trainer.max_steps or trainer.max_flops"
+        )
     if plan.sampling == "balanced" and data.spec.target != "class" and not data.spec.mixed:
         issues.append("trainer.sampling=balanced needs a class for each sample, and this data has none; use random")
     if plan.sampling == "balanced" and plan.group:

@@ -22,6 +22,7 @@ from blockyard.report.arms.provenance import provenance
 from blockyard.report.arms.repeats import quiet_sentence, repeats
 from blockyard.report.arms.review import review
 from blockyard.report.arms.rows import arm_rows, cell_row, curves
+from blockyard.report.arms.savings import savings, savings_answer
 from blockyard.report.arms.simple_baselines import better_baseline, simple_baselines
 from blockyard.report.arms.size_ladder import decision_rows, decisions_answer, ladder_answer, ladder_row, rivals
 from blockyard.report.arms.terms import ComparisonTerms
@@ -228,6 +229,8 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
     if evidence:
         sentences.append(evidence.words)
     sentences.append(tuned_sentence(rows, question))
+    saved = savings(data, terms, lines)
+    sentences.append(savings_answer(saved, data))
     repeated = repeats(data.arms, metric)
     sentences += [quiet_sentence(row, metric) for row in repeated]
     seeds = sorted({run.seed for run in runs})
@@ -263,6 +266,7 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
         external=_external(data, terms, values),
         seeds=seeds,
         arms=rows,
+        savings=saved,
         effects=factors,
         cells=[cell_row(record) for record in data.records],
         curves=lines,

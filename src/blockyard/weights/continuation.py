@@ -24,6 +24,7 @@ from blockyard.config.tree import Node
 from blockyard.config.untrusted.targets import allow_of, locate
 from blockyard.errors import UserError, quoted
 from blockyard.runs.checkpoint import BEST, LAST, BadCheckpointError, read
+from blockyard.runs.costs import costs
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import check_allowed, trusted_config
 from blockyard.runs.metrics import FILE as METRICS
@@ -33,7 +34,7 @@ from blockyard.weights.transfer import content_hash
 
 log = logging.getLogger("blockyard")
 
-BUDGET = ("trainer.max_steps", "trainer.max_epochs")
+BUDGET = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_seconds", "trainer.max_flops")
 FACTS = ("data", "threads", "precision")  # of the parent: the last bits of a run depend on them
 
 
@@ -62,7 +63,7 @@ def longer(
     config, refused = apply(run, values, config_dirs)
     if refused:
         raise UserError(
-            f"{run.name} goes on with another budget (trainer.max_steps, trainer.max_epochs) and schedule only: "
+            f"{run.name} goes on with another budget ({', '.join(BUDGET)}) and schedule only: "
             f"{'; '.join(refused)}; leave them out, or start a new run with init.from={run.path}"
         )
     config, choices = copy.deepcopy(config), dict(run.facts().get("choices") or {})
@@ -82,14 +83,9 @@ def longer(
         "parent_sha256": state_hash(content),
     }
     config = trusted_config(RunFolder(run.path, config), allow, training=True)
-    done, total = int(content["global_step"]), _total(config, run)
-    if total <= done:
-        raise UserError(
-            f"{run.name} has done {done} steps, and this budget ends after {total} (max_steps="
-            f"{config['trainer'].get('max_steps')}, max_epochs={config['trainer'].get('max_epochs')}, whichever is "
-            "shorter); ask for more"
-        )
-    return config, choices, f"going on from {run.path} at step {done} of {total}"
+    done = int(content["global_step"])
+    end = _end(config, run, done)
+    return config, choices, f"going on from {run.path} at step {done}{end}"
 
 
 def _parent(name: str, values: Mapping[str, object], outputs: str) -> RunFolder:
@@ -112,7 +108,7 @@ def _is_beyond(run: RunFolder, values: Mapping[str, object]) -> bool:
     """Return whether a run has a larger budget than `values`."""
     for key in BUDGET:
         new, old = values.get(key), tree.get(run.config, key)
-        if isinstance(new, int) and isinstance(old, int) and new < old:
+        if isinstance(new, int | float) and isinstance(old, int | float) and new < old:
             return True
     return False
 
@@ -173,15 +169,35 @@ def _check_parent(run: RunFolder) -> None:
             )
 
 
-def _total(config: Node, run: RunFolder) -> int:
-    """Return the number of steps of a config, from the steps of an epoch of its parent."""
+def _end(config: Node, run: RunFolder, done: int) -> str:
+    """Return the end of a config's budget as text, by the steps of its parent: " of 400", or " of 60 seconds".
+
+    Raises UserError where the parent, which has done so many steps, has used the budget up.
+    """
     summary = run.summary()
     steps_per_epoch = round(summary["steps"] / summary["epochs"]) if summary.get("epochs") else 1
     plan = instantiate(config["trainer"], allow_of(config))
+    step_flops = None
+    if plan.max_flops is not None:
+        step_flops = round(costs(summary)["flops_per_sample"] * summary["samples"] / summary["steps"])
     try:
-        return int(plan.total_steps(steps_per_epoch))
+        limits = plan.step_limits(steps_per_epoch, step_flops)
     except (ValueError, TypeError) as error:
         raise UserError(f"trainer: {quoted(error)}") from error
+    if limits and min(limits.values()) <= done:
+        options = ", ".join(f"{name}={getattr(plan, name)}" for name in limits)
+        raise UserError(
+            f"{run.name} has done {done} steps, and this budget ends after {min(limits.values())} ({options}, "
+            "whichever is shorter); ask for more"
+        )
+    if plan.max_seconds is not None and plan.max_seconds <= summary["seconds"]:
+        raise UserError(
+            f"{run.name} has trained for {summary['seconds']:g} s, and this budget ends after "
+            f"trainer.max_seconds={plan.max_seconds:g}; ask for more"
+        )
+    if limits:
+        return f" of {min(limits.values())}"
+    return f" for {plan.max_seconds - summary['seconds']:.0f} s"
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -95,6 +95,12 @@ def issues(init: Init, components: Components, model: nn.Module, *, starts: bool
         yield Issue("init.lora.rank", "additions are not sharded; use trainer.strategy=ddp or one device")
     if init.unfreeze_at is not None and trainer.world > 1:
         yield Issue("init.unfreeze_at", "several processes agree at the start on what is trained; use one device")
+    if isinstance(init.unfreeze_at, float) and trainer.max_seconds is not None:
+        yield Issue(
+            "init.unfreeze_at",
+            f"{init.unfreeze_at} is a share of the steps, whose number is not known with trainer.max_seconds; use a "
+            "number of steps",
+        )
     if starts and init.name is not None:
         try:
             source = init.source(components)

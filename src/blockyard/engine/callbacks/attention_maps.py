@@ -98,7 +98,7 @@ class AttentionMaps(RunCallback):
 
     def on_evaluate(self, state: RunState, values: dict[str, float]) -> None:
         """Compute the maps at the end, or at each evaluation if that is set. Every process must call."""
-        last = state.step >= state.total or state.stop is not None
+        last = state.finished
         if (last or self.every_evaluation) and state.validation is not None:
             self._write(state, self._maps(state))
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from blockyard.engine.growth import Growth
     from blockyard.engine.module import Learner
 
+_UNTIMED = 1_000  # steps that a run of so many seconds is taken to have before its first one, for the warm-up
 # What a callback saves of itself with a run and restores, as torch calls it: plain data, under names of its own.
 StateDict = dict[str, Any]
 
@@ -26,14 +27,15 @@ StateDict = dict[str, Any]
 class RunState:
     """A run in progress, as callbacks see it.
 
-    step: steps done; total: steps planned; steps_per_epoch: steps in an epoch
+    step: steps done; total: steps planned, the most where `max_seconds` may end the run before
+    steps_per_epoch: steps in an epoch
     batch_size: samples in a step, over all processes; tokens: of one sample; growth: where the first steps have fewer
     planned: the samples that each step takes of the parts of a mixture, or None
     modality: of the data; monitor: the validation metric that selects the best weights, and "min" or "max"
     main: whether this process writes files; validation: the split itself, for callbacks that look at samples
     stop: set it to a reason to end the run early, after this step
     pause: set it to a reason to leave the run here, saved and unfinished, for another process to resume
-    seconds: spent training so far, without evaluation and saving
+    seconds: spent training so far, without evaluation and saving; max_seconds: after which the run ends, or None
     best: validation metrics of the best weights so far
     """
 
@@ -51,6 +53,7 @@ class RunState:
     step: int = 0
     start_step: int = 0
     seconds: float = 0.0
+    max_seconds: float | None = None
     stop: str | None = None
     pause: str | None = None
     best: dict[str, float] = field(default_factory=dict)
@@ -66,12 +69,35 @@ class RunState:
         return samples, samples * self.tokens
 
     @property
+    def out_of_time(self) -> bool:
+        """Return whether the run has trained for `max_seconds`."""
+        return self.max_seconds is not None and self.seconds >= self.max_seconds
+
+    @property
+    def complete(self) -> bool:
+        """Return whether the run has trained as long as it was to: all its steps, or all its seconds."""
+        return self.step >= self.total or self.out_of_time
+
+    @property
     def finished(self) -> bool:
-        """Return whether training is over: all steps are done, or a stated reason ended it.
+        """Return whether training is over: the run is complete, or a stated reason ended it.
 
         Nothing else makes a run done.
         """
-        return self.step >= self.total or bool(self.stop)
+        return self.complete or bool(self.stop)
+
+    def expected_total(self, step: int) -> int:
+        """Return the steps of the run as they are known before step `step`; more than `step`, unless `total` is less.
+
+        With `max_seconds` they are those at the mean pace so far, so that `step` over this number is the share of the
+        seconds that is over. Before the first step no pace is known.
+        """
+        if self.max_seconds is None:
+            return self.total
+        expected = _UNTIMED
+        if self.seconds:
+            expected = round(step * self.max_seconds / self.seconds)
+        return min(self.total, max(expected, step + 1))
 
 
 class RunCallback:

@@ -92,10 +92,11 @@ class DropoutSchedule(RunCallback):
 
     def metrics(self, state: RunState) -> dict[str, float]:
         """Return the factor of the last step."""
-        return {"dropout_factor": self.factor(max(state.step - 1, 0), state.total)}
+        last = max(state.step - 1, 0)
+        return {"dropout_factor": self.factor(last, state.expected_total(last))}
 
     def _set(self, state: RunState) -> None:
-        factor = self.factor(state.step, state.total)
+        factor = self.factor(state.step, state.expected_total(state.step))
         for module, name, rate in self._rates:
             setattr(module, name, factor * rate)
 

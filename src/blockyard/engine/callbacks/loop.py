@@ -51,6 +51,8 @@ class LoopCallback(pl.Callback):
         self.callbacks = callbacks
         self.interrupts = interrupts
         self.stopwatch = Stopwatch(state)
+        if state.max_seconds is not None:
+            state.learner.expected_total = self.stopwatch.expected_total
         self.actions = LoopActions(state, callbacks, self.stopwatch, log_metrics=log_metrics, evaluate=evaluate)
         self._batches = 0  # of this process, over the run
         self._strategy: Any = None  # of several processes
@@ -84,7 +86,8 @@ class LoopCallback(pl.Callback):
             self.actions.evaluate(trainer, module)
             self._agree_on_end(trainer)
             self.actions.save(trainer, module)
-        if state.stop or state.pause:  # a callback ended the run before it was resumed, or just now
+        # A callback, or the time, ended the run before it was resumed or just now.
+        if state.finished or state.pause:
             trainer.should_stop = True
         self.interrupts.check()
         # From here to `_close` a signal is only recorded, and the step in progress ends first.
@@ -109,12 +112,13 @@ class LoopCallback(pl.Callback):
         for callback in self.callbacks.at_steps:
             callback.on_step(state)
         self.stopwatch.step()
+        self.stopwatch.tick()
         interrupted = self._agree_on_signal(trainer)
         due = self._due(stopping=trainer.should_stop, interrupted=interrupted)
         if not (due.log or due.save):
             if not self._take_quiet_steps(trainer, module):
                 return
-            due = self._due(interrupted=True)
+            due = self._due(interrupted=self._interrupted)
         leave = due.leave
         # On a GPU the guard has only noted a bad step; nothing after it may be logged or saved.
         module.guard.raise_if_bad()
@@ -130,7 +134,7 @@ class LoopCallback(pl.Callback):
             self._agree_on_end(trainer)
         if due.save:
             self.actions.save(trainer, module)
-        if leave or state.stop or state.pause:
+        if leave or state.finished or state.pause:
             trainer.should_stop = True
         self.stopwatch.resume()
 
@@ -209,7 +213,7 @@ class LoopCallback(pl.Callback):
         return due - state.step - 1
 
     def _take_quiet_steps(self, trainer: pl.Trainer, module: Any) -> bool:
-        """Take the steps with nothing due after them. Return whether a signal came; its step is then the last one.
+        """Take the steps with nothing due after them. Return whether one of them is the last, by a signal or the time.
 
         Only in a run of one process that takes its steps itself; fp16's scale, a profiler and the scheduler of a
         callback of Lightning belong to its loop.
@@ -227,7 +231,8 @@ class LoopCallback(pl.Callback):
                 self.on_train_batch_start(trainer, module, batch, self._batches)
                 module.take_step(batch, optimizer, precision.train_step_context)
                 self.skip(1)
-                if self._agree_on_signal(trainer):
+                self.stopwatch.tick()
+                if self._agree_on_signal(trainer) or self.state.out_of_time:
                     return True
         finally:
             # Once for all: the progress objects of Lightning cost as much as a small step.
@@ -243,9 +248,10 @@ class LoopCallback(pl.Callback):
 
     def _due(self, *, stopping: bool = False, interrupted: bool = False) -> Due:
         """Return the actions that are due after the last step. stopping: a Lightning callback ends the training."""
+        state = self.state
         return due_after(
-            self.state.step,
-            self.state.total,
+            state.step,
+            state.step if state.complete else state.total,
             self.intervals,
             self.callbacks.checkpoint.every,
             stopping=stopping,
@@ -275,14 +281,14 @@ class LoopCallback(pl.Callback):
         """
         state = self.state
         self._note_lightning_stop(trainer)
-        if state.pause or not state.finished or (self._interrupted and state.step < state.total):
+        if state.pause or not state.finished or (self._interrupted and not state.complete):
             return
         if self.actions.evaluated_step != state.step:
             try:
                 self.actions.evaluate(trainer, module)
             except Interrupted:
                 # A resumed run evaluates the last step, see `evaluate_end`; an earlier one is saved already.
-                if state.step >= state.total:
+                if state.complete:
                     self.actions.save(trainer, module)
                 raise
             self.actions.save(trainer, module)

@@ -54,7 +54,7 @@ class Progress(RunCallback):
             auto_refresh=False,
         )
         self._display.start()
-        self._task = self._display.add_task(state.name, total=state.total, completed=state.step, text="")
+        self._task = self._display.add_task(state.name, total=_total(state), completed=state.step, text="")
 
     def on_log(self, state: RunState, values: dict[str, float]) -> None:
         """Advance the bar, and show loss, speed and time left."""
@@ -88,10 +88,10 @@ class Progress(RunCallback):
             shown = text
             if not now:
                 shown += f" {self._evaluation}"
-            self._display.update(self._task, completed=state.step, text=shown, refresh=True)
-        elif now or state.step >= state.total or time.monotonic() - self._printed >= self.seconds:
+            self._display.update(self._task, completed=state.step, total=_total(state), text=shown, refresh=True)
+        elif now or state.complete or time.monotonic() - self._printed >= self.seconds:
             self._printed = time.monotonic()
-            self._console.print(f"{state.name} {state.step}/{state.total} {text}", markup=False)
+            self._console.print(f"{state.name} {state.step}/{_total(state)} {text}", markup=False)
 
     def _status(self, state: RunState, values: dict[str, float]) -> str:
         """Return loss, speed and time left since the last call, in one line."""
@@ -103,10 +103,17 @@ class Progress(RunCallback):
             parts.append(f"loss {values['train/loss']:.4f}")
         if steps > 0 and seconds > 0:
             unit = "tokens/s" if state.modality == "text" else "samples/s"
-            minutes, rest = divmod(int((state.total - state.step) * seconds / steps), 60)
+            minutes, rest = divmod(int((_total(state) - state.step) * seconds / steps), 60)
             parts.append(f"{count / seconds:,.0f} {unit}")
             parts.append(f"{minutes}:{rest:02d} left")
         return " ".join(parts)
+
+
+def _total(state: RunState) -> int:
+    """Return the steps of the run, by its pace so far where time ends it."""
+    if state.out_of_time:
+        return state.step
+    return state.expected_total(state.step)
 
 
 def _seen(state: RunState) -> int:

@@ -49,6 +49,16 @@ class Stopwatch:
         """Add time that was spent for this run while the clock was paused."""
         self.state.seconds += seconds
 
+    def tick(self) -> None:
+        """Add the time since the last `resume` where the run ends by time, which a step then depends on."""
+        if self.state.max_seconds is not None:
+            self.pause()
+
+    def expected_total(self, step: int) -> int:
+        """Return the steps of the run as they are known now, before step `step`."""
+        self.tick()
+        return self.state.expected_total(step)
+
     def lap(self) -> float:
         """Close the stretch since the last row of the log; return the seconds spent training, rounded."""
         self.pause()

@@ -14,6 +14,8 @@ from blockyard.report.load.arms import ArmRuns, ComparisonInput, counted
 from blockyard.report.load.costs import ALIKE
 from blockyard.report.load.run_record import LoadedRun
 from blockyard.report.stats.metric_range import SHARE, metric_range
+from blockyard.runs.status import read_status
+from blockyard.sweep.plan.timed import by_the_clock
 from blockyard.sweep.spec.keys import space_of
 from blockyard.sweep.spec.ladder import FACTOR
 
@@ -32,8 +34,9 @@ def warnings(data: ComparisonInput, metric: str, margin: float | None = None) ->
     last = [run.run for run in _finished(arms) if run.summary.get("weights") not in (None, "best.ckpt")]
     if last:
         lines.append(f"tested with the last weights instead of the best: {fold(last)}")
-    for group in _of_one_budget(data):
-        lines += _unequal_budgets(group)
+    if not isinstance((data.question or {}).get("match"), dict):  # with a length, samples differ on purpose
+        for group in _of_one_budget(data):
+            lines += _unequal_budgets(group)
     lines += _small_test_set(arms, metric, margin)
     if (data.question or {}).get("resplit"):
         lines += _splits(arms)
@@ -44,7 +47,7 @@ def warnings(data: ComparisonInput, metric: str, margin: float | None = None) ->
     lines += _differences("device", arms, lambda run: run.summary.get("device"))
     lines += _differences("threads", arms, lambda run: run.summary.get("threads"))
     lines += _differences("processes", arms, lambda run: run.summary.get("processes"))
-    lines += [*_code(arms), *_load(arms), *_of_the_data(arms)]
+    lines += [*_code(arms), *_load(arms), *_beside_each_other(arms, metric), *_of_the_data(arms)]
     return list(dict.fromkeys(lines))
 
 
@@ -279,6 +282,35 @@ def _load(arms: list[ArmRuns]) -> Iterator[str]:
         yield (
             f"the load of the machine differed between runs ({min(loads):.1f} to {max(loads):.1f}): "
             "step times, throughput and training times are not comparable between arms"
+        )
+
+
+def _beside_each_other(arms: list[ArmRuns], metric: str) -> Iterator[str]:
+    """Yield a warning where a clock decides and runs shared the cores of a machine, or a process."""
+    clock = by_the_clock(metric, {arm.name: arm.config for arm in arms})
+    if clock is None:
+        return
+    by_host: dict[Hashable, list[tuple[str, str, str]]] = {}  # start, end and name; times of one format sort as text
+    for run in _finished(arms):
+        status = read_status(run.path)
+        if run.summary.get("device") == "cpu" and status.started and status.ended:
+            host = (run.facts.get("host") or {}).get("name")
+            by_host.setdefault(host, []).append((status.started, status.ended, run.run))
+    shared: dict[str, None] = {}
+    count = 0
+    for runs in by_host.values():
+        runs.sort()
+        count += len(runs)
+        latest = runs[0]
+        for start, end, name in runs[1:]:
+            if start < latest[1]:
+                shared |= {latest[2]: None, name: None}
+            if end > latest[1]:
+                latest = (start, end, name)
+    if shared:
+        yield (
+            f"{clock} is read off a clock, and {len(shared)} of {count} runs shared a machine's cores with another: "
+            "what ran beside an arm counts in its result"
         )
 
 

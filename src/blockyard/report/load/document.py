@@ -36,6 +36,7 @@ class ComparisonDocument:
     baselines: rules and simple models, see `arms.simple_baselines`
     better_baseline: a sentence where every arm is worse than one of these
     external: figures from papers and other tools
+    savings: of arms whose learning curves have enough evaluations
     tuned_by: the metric on validation that chose among the settings of `tuning`
     ranges: of metrics that are shares: where the intervals of their means end
     repeats: arms of the same settings, where there are some
@@ -64,6 +65,7 @@ class ComparisonDocument:
     external: list[ExternalRow] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
     arms: list[ArmRow] = field(default_factory=list)
+    savings: list[SavingRow] = field(default_factory=list)
     effects: EffectsRow | None = None
     cells: list[CellRow] = field(default_factory=list)
     curves: list[CurveRow] = field(default_factory=list)
@@ -193,6 +195,35 @@ class ArmRow:
     other: dict[str, MeanRow]
     against: str | None = field(default=None, metadata=OPTIONAL)
     diverged: list[int] | None = field(default=None, metadata=OPTIONAL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedRow:
+    """The training that an arm takes to the value with which its baseline ends, over what the baseline takes.
+
+    share: the geometric mean over seeds, and its interval; None where the arm does not get there on one of them
+    never: on how many seeds it does not; shares: by seed, None where it does not
+    """
+
+    share: float | None
+    interval: Limits | None
+    never: int
+    shares: dict[str, float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavingRow:
+    """The training that an arm saves, see `arms.savings`; None in a unit that was not recorded.
+
+    against: the baseline; metric: on validation, whose last value of the baseline is the target
+    """
+
+    arm: str
+    against: str
+    metric: str
+    steps: SavedRow | None
+    seconds: SavedRow | None
+    flops: SavedRow | None
 
 
 @dataclass(frozen=True, kw_only=True)

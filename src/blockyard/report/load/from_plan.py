@@ -45,7 +45,7 @@ def from_plan(plan: SweepPlan, requested: str | None = None) -> ComparisonInput:
     reached = of_metric(metric.get("name"))
     if reached:
         never = [run.run for run in cells if run.diverged]
-        outcomes = reached.outcomes({run.run: (run.metrics, run.path) for run in cells if run.done}, never)
+        outcomes = reached.outcomes({run.run: (run.cost | run.metrics, run.path) for run in cells if run.done}, never)
         cells = [_with_outcome(run, reached, outcomes.get(run.run)) for run in cells]
     metrics = {run.run: run.cost | run.metrics for run in cells if run.done}
     failed = {run.run for run in cells if run.state == "failed"}

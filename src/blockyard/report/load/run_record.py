@@ -28,7 +28,7 @@ class LoadedRun:
     path: the run's folder, whether it exists or not
     summary, facts: the contents of summary.json and run.json, empty where a file is missing
     damage: why run.json could not be read, or None
-    outcome: of a run that diverged, what a sweep with `success` or `steps_to` compares, by name
+    outcome: of a run that diverged, what a sweep with `success`, `steps_to` or the like compares, by name
     """
 
     arm: str

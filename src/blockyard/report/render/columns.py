@@ -9,7 +9,7 @@ from blockyard.report.load.arms import format_value
 from blockyard.report.load.document import ArmRow, BaselineRow, ComparisonDocument, Difference, ExternalRow
 from blockyard.report.stats.verdict import FOR, NO_DIFFERENCE, format_p, p_equals
 from blockyard.sweep.cells import ARM_LEVEL
-from blockyard.sweep.spec.threshold import of_metric
+from blockyard.sweep.spec.threshold import UNITS, of_metric
 
 _TINY = 1e-4  # six decimals show nothing of smaller means
 UNCORRECTED = "*"  # behind an interval that the corrected verdict does not agree with
@@ -313,11 +313,12 @@ def _corrected_over(data: ComparisonDocument, count: int) -> str:
 
 
 def _outcome_notes(data: ComparisonDocument, corrected: str) -> list[str]:
-    """Return the notes on outcomes of whole runs, which are rates or numbers of steps and are compared by signs."""
-    if any(arm.interval_kind == "exact" for arm in data.arms):
-        first = "interval of a rate: 95 %, Clopper and Pearson's"
+    """Return the notes on outcomes of whole runs, which are rates or lengths and are compared by signs."""
+    reached = of_metric(data.metric)
+    if reached and reached.kind in UNITS:
+        first = f"a run that never gets there counts one {UNITS[reached.kind].one} more than the longest one"
     else:
-        first = "a run that never gets there counts one step more than it had"
+        first = "interval of a rate: 95 %, Clopper and Pearson's"
     test = "e: of the signs; p: 1 / e" if data.evidence else "p: exact test of the signs (McNemar)"
     return [first, f"difference: to {reference(data)}, paired by seed; {test}{corrected}"]
 

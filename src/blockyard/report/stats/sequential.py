@@ -29,6 +29,7 @@ from blockyard.report.stats.verdict import (
     p_equals,
 )
 from blockyard.sweep.spec.expectation import parse
+from blockyard.sweep.spec.threshold import UNITS
 from blockyard.sweep.stopping.decisions import EARLIER, ArmComparison, Judgement, comparisons, judge
 from blockyard.sweep.stopping.due import Standing
 from blockyard.sweep.stopping.evidence import ALPHA, ROUNDING, betting_interval, log_sign_e
@@ -49,7 +50,7 @@ _SPLIT = {4: 0.994, 5: 0.982, 6: 0.968, 8: 0.936, 10: 0.909, 12: 0.887, 16: 0.85
 class Terms:
     """The terms of a comparison. seeds: in the order in which they were assigned; limits: the range of the metric
 
-    outcome: "success" or "steps_to" where outcomes of whole runs are compared, by signs
+    outcome: the kind of `sweep.spec.threshold` where outcomes of whole runs are compared, by signs
     end: the best value of the metric, where it has an end
     """
 
@@ -85,8 +86,8 @@ def compare_arms(values: Values, baseline: str | None, terms: Terms) -> dict[str
     for arm, by_seed in values.items():
         scores = list(finite(by_seed).values())
         mean = rate_of(scores) if terms.outcome == "success" else mean_of(scores)
-        # A run that never reaches the threshold counts by its rank only, so a mean of steps has no interval.
-        interval = None if terms.outcome == "steps_to" else clipped(mean.interval, terms.limits)
+        # A run that never reaches the threshold counts by its rank only, so a mean of lengths has no interval.
+        interval = None if terms.outcome in UNITS else clipped(mean.interval, terms.limits)
         mean = replace(mean, interval=interval)
         if arm in against:
             judgement = against[arm]

@@ -26,6 +26,7 @@ from blockyard.report.stats.paired import (
     paired_difference,
     sign_difference,
 )
+from blockyard.sweep.spec.threshold import UNITS
 from blockyard.sweep.stopping.evidence import ALPHA, holm
 
 POWER = 0.80
@@ -84,7 +85,7 @@ def compare_arms(
     direction: "max" where more is better, else "min"
     margin: the smallest difference that matters, for the advice on seeds
     limits: the range of the metric, where intervals end; differences lie between minus and plus its width
-    outcome: "success" or "steps_to" where outcomes of whole runs are compared, by signs (`sweep.spec.threshold`)
+    outcome: the kind of `sweep.spec.threshold` where outcomes of whole runs are compared, by signs
     differ: the difference of sums of arms over test samples (`crossed`) or splits (`resplit`), in place of seeds
     averaged: the mean of an arm with its interval
     rivals: the arm that an arm is compared with, where that is not the baseline; itself for a baseline of its own
@@ -116,8 +117,8 @@ def compare_arms(
     for arm, by_seed in clean.items():
         scores = list(by_seed.values())
         mean = rate_of(scores) if outcome == "success" else averaged(scores)
-        # A run that never reaches the threshold counts by its rank only, so a mean of steps has no interval.
-        interval = None if outcome == "steps_to" else clipped(mean.interval, limits)
+        # A run that never reaches the threshold counts by its rank only, so a mean of lengths has no interval.
+        interval = None if outcome in UNITS else clipped(mean.interval, limits)
         mean = replace(mean, interval=interval)
         if arm in differences:
             gap = differences[arm]

@@ -301,7 +301,7 @@ class TrialReporter(RunCallback):
         if self._trial is None or value is None:
             return
         self._guarded(lambda: self._report(value))
-        if state.step >= state.total or state.stop:
+        if state.finished:
             return
         if self._guarded(lambda: self._trial.should_prune()):
             state.pause = (

@@ -14,7 +14,7 @@ from typing import Literal
 from blockyard.atomic_files import is_regular, read_json
 from blockyard.config.tree import Node
 from blockyard.runs.costs import costs
-from blockyard.runs.folder import CONFIG, SUMMARY
+from blockyard.runs.folder import CONFIG, RUN, SUMMARY
 from blockyard.runs.last_evaluations import last_means
 from blockyard.runs.lock import held
 from blockyard.runs.metric_name import MetricName
@@ -131,7 +131,13 @@ def read_progress(path: Path, config: Node, metric: str) -> CellProgress:
     seconds = _number(timed.get("seconds"))
     epoch = _number(timed.get("epoch"))
     trainer = config.get("trainer") or {}
+    limit = trainer.get("max_seconds")
+    if limit and seconds:
+        return CellProgress(min(1.0, seconds / limit), max(0.0, limit - seconds), value)
     step_limits: list[float] = []
+    if trainer.get("max_flops"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            step_limits.append(float(read_json(path / RUN)["budget"]["steps"]))
     if trainer.get("max_steps"):
         step_limits.append(trainer["max_steps"])
     if trainer.get("max_epochs") and step and epoch:

@@ -328,7 +328,7 @@ class RunSizes:
         """Return the FLOPs of training one run of a variant; None where unknown."""
         if variant not in self._flops:
             config = self.plan.variants[variant].config
-            forward = self.models.measure(config, "flops")
+            forward = self._forward(config)
             samples = self.samples(config)
             self._flops[variant] = None
             if forward is not None and samples is not None:
@@ -336,8 +336,21 @@ class RunSizes:
         return self._flops[variant]
 
     def samples(self, config: Node) -> float | None:
-        """Return the samples that training processes; None where the length of an epoch is unknown."""
-        return training_samples(config, lambda: self._train_size(config))
+        """Return the samples that training processes; None where the length of an epoch, or of the run, is unknown."""
+        trainer = config["trainer"]
+        if trainer.get("max_seconds") is not None:
+            return None
+        samples = training_samples(config, lambda: self._train_size(config))
+        flops, forward = trainer.get("max_flops"), self._forward(config)
+        if flops is None or not forward:
+            return samples
+        batch_size = config["data"]["batch_size"]
+        paid = float(flops // (TRAINING * forward * batch_size) * batch_size)
+        return paid if samples is None else min(samples, paid)
+
+    def _forward(self, config: Node) -> int | None:
+        """Return the FLOPs of the forward pass of a sample; None where they cannot be counted."""
+        return self.models.measure(config, "flops")
 
     def steps(self, config: Node) -> float | None:
         """Return the optimizer steps of a whole run; None where the length of an epoch is unknown."""

@@ -14,7 +14,7 @@ import signal
 import statistics
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from blockyard.config.tree import Node
@@ -29,6 +29,7 @@ from blockyard.sweep.executor._fork_server import HEAVY
 
 SECONDS = 3.0  # of measured steps
 _MAX_STEPS = 100
+_LONGEST = 10**9  # steps of a run that time ends
 _EVERY = 5  # steps between two evaluations
 _NO_LOGGER = {"_target_": "blockyard.engine.loggers.none.NoLogger"}
 _WARM = 2  # first steps that do not count: they allocate memory and choose kernels
@@ -54,6 +55,9 @@ def measure(config: Node, choices: dict[str, str | None], threads: int | None) -
     trainer |= {"log_every": _EVERY, "eval_every": _EVERY, "limit_val": measured_batches(trainer), "limit_test": 1}
     if threads is not None:
         trainer["threads"] = threads
+    limit = trainer.get("max_seconds")
+    if limit is not None:  # the seconds that are measured may be more
+        trainer |= {"max_seconds": None, "max_steps": trainer.get("max_steps") or _LONGEST}
     clock = _StepClock()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="blockyard-") as outputs:
@@ -69,7 +73,10 @@ def measure(config: Node, choices: dict[str, str | None], threads: int | None) -
         raise KeyboardInterrupt
     if code == CODES[signal.SIGTERM]:
         raise SystemExit(code)
-    return _parts(clock, began, measured_batches(trainer))
+    run = _parts(clock, began, measured_batches(trainer))
+    if run is None or limit is None:
+        return run
+    return replace(run, total=min(run.total, max(1, round(limit / run.step))))
 
 
 @dataclass

@@ -29,6 +29,7 @@ PLAN_SEEDS = 10  # columns of a plan; with more seeds each arm shows counts
 LIVE_SEEDS = 8  # columns of the live table
 ARMS = 60  # rows that are shown
 _LABELS = {"missing": "to run", "queued": "to run", "interrupted": "to resume", "running": "running", "done": "done"}
+_LENGTHS = {"seconds": "seconds of training", "flops": "training FLOPs"}  # that `match` gives every arm
 _EVERY = 1.0  # seconds between two refreshes
 _STYLES = {"done": "green", "failed": "red", "interrupted": "yellow", "running": "cyan"}
 
@@ -115,6 +116,9 @@ def _question(plan: SweepPlan) -> Iterator[str]:
         if ladders.floors_of(ladder) == "own":
             line += ", a law with an E of its own for each arm"
         yield line
+    if isinstance(question.get("match"), dict):
+        for unit, value in question["match"].items():
+            yield f"  {'match':<9} {value:g} {_LENGTHS[unit]} for every arm"
     yield f"  {'base':<9} {' '.join(question['base']) or '(defaults)'}"
     if question.get("tune"):
         values = ", ".join(f"{key} in {values}" for key, values in question["tune"].items())

@@ -50,6 +50,7 @@ _SHARED_TRAINER = {
     "attention": ("auto",),
     "precision": ("auto", "32", "bf16-mixed"),
     "profile": (False,),
+    "max_seconds": (None,),  # the clock of a run that shares its process is that of all of them
 }
 _RANDOM_RATES = ("dropout", "drop_path")  # options that are rates of random draws in a forward pass
 # FLOPs of a training step from which sharing saves little or nothing: by docs/performance.md on a CPU, where a step of

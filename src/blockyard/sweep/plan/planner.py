@@ -39,8 +39,8 @@ from blockyard.sweep.plan.sizes import (
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.plan.target_metric import too_few_evaluations, validation_metric
 from blockyard.sweep.spec.keys import Range, Space, settings_of, space_of
-from blockyard.sweep.spec.override_text import override_problem
-from blockyard.sweep.spec.question import BadQuestionError, Question, read
+from blockyard.sweep.spec.override_text import key_of, override_problem
+from blockyard.sweep.spec.question import LENGTHS, BadQuestionError, Question, read
 
 if TYPE_CHECKING:
     from blockyard.engine.data_reader import DataReader
@@ -136,6 +136,8 @@ class _Planner:
             problem = None if override.startswith("allow=") else override_problem(override, "base")
             if problem:
                 problems.append(problem)
+            elif self.question.keys.matched_length and key_of(override) in LENGTHS:
+                problems.append(f"{override}: `match` of the file sets how long every arm trains; leave it out")
         if problems:
             raise BadQuestionError(problems)
         composed, problems = self.composer.checked(self.base)
@@ -143,8 +145,8 @@ class _Planner:
             unknown_names = misspelt(self.composer, self.base, self.question.arms)
             problems = [*(f"base: {problem}" for problem in problems), *unknown_names]
             raise BadQuestionError(list(dict.fromkeys(problems)))
-        if (self.question.keys.match or self.question.keys.ladder) and composed.matched:
-            key = "match" if self.question.keys.match else "ladder"
+        if (self.question.keys.matched_size or self.question.keys.ladder) and composed.matched:
+            key = "match" if self.question.keys.matched_size else "ladder"
             raise BadQuestionError([f"{key}: the base sets match.{composed.matched['by']} too; remove one of them"])
         infer_integers(self.question.space, composed.config)
         self._find_metric(composed.config)
@@ -156,9 +158,9 @@ class _Planner:
         measured = None if is_cost else self.question.keys.metric
         if reached:
             measured = reached.metric
-        if reached and reached.kind == "steps_to" and MetricName.parse(reached.metric).last:
+        if reached and reached.kind in UNITS and MetricName.parse(reached.metric).last:
             self.metric_problem = [
-                f"steps_to: {reached.metric} is known at the end of a run alone; write "
+                f"{reached.kind}: {reached.metric} is known at the end of a run alone; write "
                 f"{MetricName.parse(reached.metric).logged()}"
             ]
             return
@@ -302,8 +304,9 @@ class _Planner:
         names = [self.metric[key] for key in ("name", "validation") if key in self.metric]
         if reason := too_few_evaluations(names, config, partial(self.composer.train_size, config)):
             return [reason]
-        if keys.match and not keys.ladder and arm.name not in self.matched.get("arms", {}):
-            failure = self.sizes.failure(config, keys.match)
+        size = keys.matched_size
+        if size and not keys.ladder and arm.name not in self.matched.get("arms", {}):
+            failure = self.sizes.failure(config, size)
             reason = f" ({failure})" if failure else ""
             return [
                 "match: no width (model.dim) of this arm gives a model whose size can be compared with the baseline's"
@@ -314,15 +317,26 @@ class _Planner:
         return []
 
     def _sized(self) -> dict[str, list[str]]:
-        """Return by arm the overrides that set its matched width, or the width and steps of its rung."""
+        """Return by arm the overrides that set its matched width or length, or the width and steps of its rung."""
         if self.question.keys.ladder:
             self.climb = self._solve_rungs()
             return self.climb.overrides
-        if not self.question.keys.match:
+        length = self.question.keys.matched_length
+        if length:
+            # All limits, because the experiment of the base has one of its own.
+            limits: dict[str, float | None] = dict.fromkeys(LENGTHS)
+            for unit, value in length.items():
+                limits[f"trainer.max_{unit}"] = value
+            return {arm.name: [to_override(key, value) for key, value in limits.items()] for arm in self.question.arms}
+        if not self.question.keys.matched_size:
             return {}
         overrides = {arm.name: self._overrides(arm, {}) for arm in self.question.arms}
         widths, self.matched = solve_widths(
-            self.question.keys.match, str(self.question.keys.baseline), overrides, self.composer.compose, self.sizes
+            self.question.keys.matched_size,
+            str(self.question.keys.baseline),
+            overrides,
+            self.composer.compose,
+            self.sizes,
         )
         return {name: [f"model.dim={width}"] for name, width in widths.items()}
 
@@ -335,7 +349,7 @@ class _Planner:
         composed = {name: self.composer.compose(self._overrides(arm, {})) for name, arm in arms_of_file.items()}
         baseline = self._arm(str(self.question.keys.baseline)).levels[ARM_LEVEL]
         try:
-            match = self.question.keys.match
+            match = self.question.keys.matched_size
             return solve_rungs(ladder, match, baseline, composed, self.sizes, self.composer.train_size)
         except UserError as error:
             raise BadQuestionError([str(error)]) from error
@@ -357,7 +371,7 @@ class _Planner:
         if self.question.keys.ladder:
             match = SizeMatch(self.climb.sizes["by"], self.climb.sizes, self.sizes)
         else:
-            match = SizeMatch(self.question.keys.match, self.matched, self.sizes)
+            match = SizeMatch(self.question.keys.matched_size, self.matched, self.sizes)
         spaces = [(self._arm(str(self.question.keys.baseline)), self.question.space, "search.space")]
         search = self.question.keys.search
         only = search.get("only", {}) if search else {}

@@ -57,7 +57,9 @@ RUNGS = 4  # the fewest of a ladder: three for a law of loss against compute, an
 MOST_RUNGS = 20
 TOKENS_PER_PARAM = 20.0
 LADDER_FORM = "{flops: [1e12, 3e12, 1e13, 3e13], tokens_per_param: 20} or {params: [1e4, 3e4, 1e5, 3e5]}"
+LENGTH_FORM = "{seconds: 60} or {flops: 1e12}"
 LARGEST_FLOAT = 3.4e38  # of float32, as in contracts.option_types, whose import takes torch
+_TARGET = "a metric and the value that it must reach, such as val/accuracy >= 0.9"
 _LARGEST_EXACT = 2**53  # Optuna computes with floats, which hold every integer up to here
 _MAX_STEPS = 10**9  # values of a range with a step
 _STRICT = ConfigDict(extra="forbid", frozen=True)
@@ -170,6 +172,11 @@ def _has_one_kind(ladder: Ladder) -> Problems:
         yield (), f"{quote(ladder)} has not one list of rungs; write {LADDER_FORM}"
 
 
+def _has_one_length(length: Length) -> Problems:
+    if len(length) != 1:
+        yield (), f"{quote(length)} has not one unit; write {LENGTH_FORM}"
+
+
 def label(rung: float) -> str:
     """Return a rung as it appears in names, in the shorter of two forms: 1e12, 3e4, 12500."""
     plain = re.sub(r"e\+?0*", "e", f"{rung:g}")
@@ -242,8 +249,8 @@ Rungs = Annotated[
     Field(description=f"{RUNGS} or more numbers above 0, as a law of loss against compute needs, at most {MOST_RUNGS}"),
 ]
 Floors = Literal["shared", "own"]  # the E of the laws L = E + A C^-a: one for all arms, or one each
-Match = Literal["params", "flops", "active", "state"]
 By = Literal["boundary", "e-values"]
+Size = Literal["params", "flops", "active", "state"]
 Over = Literal["seeds", "samples", "both"]
 OVERS = get_args(Over)
 
@@ -323,6 +330,14 @@ class Ladder(TypedDict, total=False):
     floors: Annotated[Floors, Field(description="whether the laws of the arms share one floor")]
 
 
+class Length(TypedDict, total=False):
+    """How long every arm trains, in one of two units."""
+
+    __pydantic_config__ = ConfigDict(**_STRICT, json_schema_extra={"oneOf": _one_of("seconds", "flops")})  # type: ignore[misc]
+    seconds: Annotated[Positive, Field(description="a number above 0, the seconds that every arm trains")]
+    flops: Annotated[Positive, Field(description="a number above 0, the FLOPs that every arm trains with")]
+
+
 class Figure(TypedDict, total=False):
     """A value from a paper or another tool, with the number of runs and their standard deviation where known."""
 
@@ -378,7 +393,10 @@ class SweepFile(BaseModel):
     search: Annotated[Search, BeforeValidator(_plain_search), _rule(_shares_no_key)] | None = Field(
         None, description="a mapping of trials, space and more, such as {trials: 20, space: {optimizer.lr: [1e-3]}}"
     )
-    match: Match | None = Field(None, description="the size that all arms share")
+    match: Size | Annotated[Length, _rule(_has_one_length)] | None = Field(
+        None,
+        description=f"the size that all arms share, {', '.join(get_args(Size))}, or how long all train, {LENGTH_FORM}",
+    )
     ladder: Annotated[Ladder, BeforeValidator(_plain_ladder), _rule(_has_one_kind)] | None = Field(
         None, description=LADDER_FORM
     )
@@ -388,9 +406,10 @@ class SweepFile(BaseModel):
     success: Annotated[Text, _threshold("success")] | None = Field(
         None, description="a metric and the value that it must reach, such as test/exact >= 0.9"
     )
-    steps_to: Annotated[Text, _threshold("steps_to")] | None = Field(
-        None, description="a metric and the value that it must reach, such as val/accuracy >= 0.9"
-    )
+    steps_to: Annotated[Text, _threshold("steps_to")] | None = Field(None, description=_TARGET)
+    seconds_to: Annotated[Text, _threshold("seconds_to")] | None = Field(None, description=_TARGET)
+    tokens_to: Annotated[Text, _threshold("tokens_to")] | None = Field(None, description=_TARGET)
+    flops_to: Annotated[Text, _threshold("flops_to")] | None = Field(None, description=_TARGET)
     over: Over | None = Field(None, description="for what verdicts hold")
     resplit: bool | None = Field(None, description="true or false: whether each seed has its own split of the data")
     external: dict[str, Annotated[Figure, _rule(_has_spread_of_runs)]] | None = Field(
@@ -403,6 +422,17 @@ class SweepFile(BaseModel):
     )
     config_dirs: Names | None = Field(None, description="a list of names; write config_dirs: [name]")
     allow: Names | None = Field(None, description="a list of names; write allow: [name]")
+
+    @property
+    def matched_size(self) -> Size | None:
+        """The size that `match` gives all arms, or None."""
+        return None if isinstance(self.match, dict) else self.match
+
+    @property
+    def matched_length(self) -> dict[str, float]:
+        """The length of training that `match` gives all arms, by its unit; empty where it gives none."""
+        length: Any = self.match if isinstance(self.match, dict) else {}
+        return dict(length)
 
 
 def space_of(search: Search, arm: str) -> Space:
@@ -455,7 +485,7 @@ def _problems_of(error: ValidationError, content: Mapping[str, Any]) -> list[str
             specific[(*path, name), f"unknown key{hint} (keys: {', '.join(keys)})"] = True
         elif detail["type"] == "missing":
             specific[path, f"missing; write {description}"] = True
-        elif detail["type"] == "literal_error":
+        elif detail["type"] == "literal_error" and not isinstance(detail["input"], Mapping):
             text = quote(detail["input"])
             allowed = re.findall(r"'([\w-]+)'", detail["ctx"]["expected"])
             hint = did_you_mean(str(detail["input"]), allowed)

@@ -48,11 +48,14 @@ from blockyard.sweep.spec.keys import (
     settings_of,
 )
 from blockyard.sweep.spec.override_text import key_of
+from blockyard.sweep.spec.threshold import KINDS as OUTCOMES
 from blockyard.sweep.spec.threshold import Threshold, threshold
 
 CONFIRMATION = "-confirm"  # ends the name of a plan on fresh seeds
 SPLIT_SEED = "data.split_seed"
 MAX_CELLS = 200_000
+# Options of which each ends a run.
+LENGTHS = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_seconds", "trainer.max_flops")
 # Keys of a plan's record that are null where the file has no such key; a later one is missing there.
 NULL_IN_RECORD = ("source", "baseline", "tune_seeds", "search", "match", "metric", "expect", "margin")
 # Options that take the path of a file or a folder.
@@ -94,7 +97,7 @@ class Question:
     seeds: with `until`, the largest number of seeds
     until: the numbers of seeds, first and most, and the rule, `by`, where seeds are added until every comparison is
         decided
-    reached: the meaning of `success` or `steps_to`: an outcome of whole runs is compared, not a metric
+    reached: the meaning of `success`, `steps_to` and the like: an outcome of whole runs is compared, not a metric
     """
 
     name: str
@@ -203,7 +206,7 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
         arms=tuple(arms),
         seeds=seeds,
         until=until,
-        reached=threshold("success", keys.success or "") or threshold("steps_to", keys.steps_to or ""),
+        reached=next((threshold(kind, getattr(keys, kind)) for kind in OUTCOMES if getattr(keys, kind)), None),
     )
     problems += _combination_problems(question)
     if problems:
@@ -332,8 +335,10 @@ def _owner_problems(keys: SweepFile, arms: list[Arm]) -> Iterator[str]:
     if keys.search:
         chosen += keys.search["space"]
     solved = ladders.owned_keys(keys.ladder) if keys.ladder else {}
-    if keys.match and not keys.ladder:
+    if keys.matched_size and not keys.ladder:
         solved["model.dim"] = "match: it solves for the width"
+    if keys.matched_length:
+        solved |= dict.fromkeys(LENGTHS, "match: it sets how long every arm trains")
     for key, reason in solved.items():
         if key in chosen:
             yield f"{reason}, so {which} cannot contain {key}"
@@ -394,7 +399,7 @@ def _metric_problems(keys: SweepFile) -> Iterator[str]:
         yield f"metric: {metric} chooses the settings, so it cannot judge them too; report {twin}"
     if keys.tune_by and not keys.tune:
         yield "tune_by: has no effect without tune: {key: [values]}; remove it"
-    outcomes = [key for key in ("success", "steps_to") if getattr(keys, key)]
+    outcomes = [key for key in OUTCOMES if getattr(keys, key)]
     compared = [*outcomes, "metric"] if metric else outcomes
     if len(compared) > 1:
         yield f"{compared[0]}: {' and '.join(compared)} all say what is compared; keep one of them"
@@ -413,6 +418,11 @@ def _combination_problems(question: Question) -> Iterator[str]:
         yield f"over: {subject} is judged over seeds; remove `over: {keys.over}`"
     if keys.resplit:
         yield from _resplit_problems(question)
+    if keys.ladder and keys.matched_length:
+        yield "match: the rungs of `ladder` set how long an arm trains; match a size, or remove `ladder`"
+    for key in LENGTHS if keys.matched_length else ():
+        if key in map(key_of, question.base):
+            yield f"match: it sets how long every arm trains, so the base may not set {key}; remove it"
     if keys.ladder and (until or question.reached):
         subject = "seeds: a sweep that stops when it is decided" if until else f"{question.reached}: an outcome of runs"
         yield f"{subject} has no law in compute; remove it, or `ladder`"

@@ -1,10 +1,11 @@
-"""Outcomes of whole runs: whether a run has solved its task, and how many steps it took.
+"""Outcomes of whole runs: whether a run has solved its task, and how long it took.
 
     success: test/exact >= 0.9        1 or 0 for each run, whose rates are compared
-    steps_to: val/accuracy >= 0.9     the first step at which an evaluation says so
+    steps_to: val/accuracy >= 0.9     the step of the first evaluation that says so
+    seconds_to, tokens_to, flops_to   likewise, the seconds, tokens and FLOPs of training until then
 
 Where runs either solve a task or do not, a mean of accuracies says little. Both are compared by signs: on how many
-seeds one arm is ahead of the other (McNemar's exact test for rates; for steps, the log-rank test with each seed as a
+seeds one arm is ahead of the other (McNemar's exact test for rates; for lengths, the log-rank test with each seed as a
 stratum compares within each pair which run is first, and its exact form is the same test).
 
 Source: McNemar 1947; Mantel 1966 and Peto and Peto 1972 (log-rank); for pairs as strata, Kalbfleisch and Prentice 2002,
@@ -18,17 +19,48 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 from blockyard.runs.metrics import FILE, read_metrics
 
 FORM = re.compile(r"((?:test|val)/[A-Za-z_][\w./@-]*)\s*(>=|<=)\s*([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)")
 # Metrics are computed in single precision, in which 450 of 500 is a little less than 0.9.
 _ROUNDING = 1e-6
-_NAME = re.compile(r"(success|steps_to)\((.*)\)")
 
-Kind = Literal["success", "steps_to"]
+Kind = Literal["success", "steps_to", "seconds_to", "tokens_to", "flops_to"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 Key = TypeVar("Key")  # of a run
+_NAME = re.compile(rf"({'|'.join(KINDS)})\((.*)\)")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A measure of how long a run has trained.
+
+    one: its name for one; column: of metrics.csv; factor: a cost of the run by which the column is multiplied, or None
+    """
+
+    one: str
+    column: str
+    factor: str | None = None
+
+    def of_row(self, row: Mapping[str, float], costs: Mapping[str, float]) -> float | None:
+        """Return the length of a run at a row of its metrics; None where it is not recorded."""
+        length = row.get(self.column)
+        if length is None or self.factor is None:
+            return length
+        factor = costs.get(self.factor)
+        return None if factor is None else length * factor
+
+
+STEPS = Unit("step", "step")
+SECONDS = Unit("second", "seconds")
+UNITS: dict[str, Unit] = {
+    "steps_to": STEPS,
+    "seconds_to": SECONDS,
+    "tokens_to": Unit("token", "tokens"),
+    "flops_to": Unit("FLOP", "samples", factor="flops_per_sample"),
+}
 
 
 @dataclass(frozen=True)
@@ -42,7 +74,7 @@ class Threshold:
 
     @property
     def direction(self) -> str:
-        """The better direction of the outcome: more successes, fewer steps."""
+        """The better direction of the outcome: more successes, a shorter training."""
         return "max" if self.kind == "success" else "min"
 
     def __str__(self) -> str:
@@ -60,10 +92,10 @@ class Threshold:
     ) -> dict[Key, float]:
         """Return the outcomes of finished runs. Runs without the metric are missing.
 
-        Runs that never reach the threshold are level, one step after the longest run of all: they come after every run
-        that reaches it, wherever they stopped.
+        Runs that never reach the threshold are level, one step, second, token or FLOP after the longest run of all:
+        they come after every run that reaches it, wherever they stopped.
 
-        runs: the metrics of each and its folder, whose metrics.csv has the evaluations
+        runs: the metrics and costs of each and its folder, whose metrics.csv has the evaluations
         diverged: runs that ended because a number was not finite; they never reach the threshold
         """
         if self.kind == "success":
@@ -73,27 +105,34 @@ class Threshold:
                 if value is not None and math.isfinite(value):
                     successes[key] = float(self.reached(value))
             return successes
-        steps = {key: pair for key, (_, run) in runs.items() if (pair := self._steps(run))}
-        never = max((last for _, last in steps.values()), default=0.0) + 1
+        lengths = {key: pair for key, (costs, run) in runs.items() if (pair := self._lengths(run, costs))}
+        longest = max((whole for _, whole in lengths.values()), default=0.0)
+        # Not `longest + 1` alone, which is `longest` again for very many FLOPs.
+        never = max(longest + 1, math.nextafter(longest, math.inf))
         outcomes = dict.fromkeys(diverged, never)
-        for key, (first, _) in steps.items():
+        for key, (first, _) in lengths.items():
             outcomes[key] = never if first is None else first
         return outcomes
 
-    def _steps(self, run: Path) -> tuple[float | None, float] | None:
-        """Return the first step that reaches the threshold, None if none does, and the last step of a run.
+    def _lengths(self, run: Path, costs: Mapping[str, float]) -> tuple[float | None, float] | None:
+        """Return the length of a run until it reaches the threshold, None if it never does, and the whole length.
 
-        None where the run has no such metric.
+        None where the run has no such metric, or has not recorded its length.
         """
+        unit = UNITS[self.kind]
         try:
             recorded = read_metrics(run / FILE)
         except OSError:
             return None
+        whole = max((length for row in recorded if (length := unit.of_row(row, costs)) is not None), default=None)
         evaluated = [row for row in recorded if self.metric in row]
-        if not evaluated:
+        if not evaluated or whole is None:
             return None
-        first = next((float(row["step"]) for row in evaluated if self.reached(row[self.metric])), None)
-        return first, float(recorded[-1]["step"])
+        for row in evaluated:
+            if self.reached(row[self.metric]):
+                length = unit.of_row(row, costs)
+                return None if length is None else (float(length), float(whole))
+        return None, float(whole)
 
 
 def _text(value: float) -> str:
@@ -105,7 +144,7 @@ def _text(value: float) -> str:
 def threshold(kind: Kind, text: str) -> Threshold | None:
     """Return the threshold of a text such as `test/exact >= 0.9`; None for a text of another form."""
     match = FORM.fullmatch(text.strip())
-    if match is None or (kind == "steps_to" and not match[1].startswith("val/")):
+    if match is None or (kind in UNITS and not match[1].startswith("val/")):
         return None
     return Threshold(kind, match[1], match[2], float(match[3]))  # type: ignore[arg-type]
 

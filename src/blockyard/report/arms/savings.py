@@ -1,0 +1,164 @@
+"""A gain of an arm as the training that it saves: how soon it has the value with which the baseline ends.
+
+The target is the baseline's last value on validation, seed by seed. Both arms are timed alike, by the first point of
+the straight lines between evaluations that reaches the target: noise lets a curve reach a value early, and the quotient
+of two first points has that in both. The mean over seeds is of the logarithms, since it is of quotients.
+
+Source: for speed to a target, Dahl et al. 2023, Benchmarking Neural Network Training Algorithms (arXiv 2306.07179)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from blockyard.report.arms.terms import ComparisonTerms
+from blockyard.report.load.arms import ComparisonInput
+from blockyard.report.load.document import CurveRow, SavedRow, SavingRow
+from blockyard.report.stats.intervals import mean_of
+from blockyard.runs.costs import COSTS
+from blockyard.runs.metric_name import MetricName
+from blockyard.sweep.spec.threshold import of_metric
+
+EVALUATIONS = 8  # of a run, from which its curve is read
+UNITS = {"steps": "step", "seconds": "seconds", "flops": "flops"}  # name in a row -> the field of a curve
+_LIMITS = {"seconds": "max_seconds", "flops": "max_flops"}  # the options of the trainer that end a run by a unit
+_MAX_NAMED = 4
+_SHOWN = {"steps": "steps", "seconds": "seconds", "flops": "FLOPs"}
+
+
+def savings(data: ComparisonInput, terms: ComparisonTerms, curves: Sequence[CurveRow]) -> list[SavingRow]:
+    """Return the share of the baseline's training that each arm takes; empty where no validation metric tells."""
+    metric = terms.metric
+    if metric in COSTS or of_metric(metric) is not None:
+        return []
+    name = str(MetricName.parse(metric).on("val").plain())
+    sign = -1.0 if terms.directions.get(name, terms.direction) == "min" else 1.0
+    by_run = {curve.run: curve for curve in curves}
+    by_arm: dict[str, dict[int, CurveRow]] = {}
+    for arm in data.arms:
+        by_arm[arm.name] = {run.seed: by_run[run.run] for run in arm.done if run.run in by_run}
+    rows = []
+    # An interval of so many independent seeds, fixed before.
+    fixed = data.standing is None and terms.split_ratio is None
+    for arm in data.arms:
+        rival = terms.rival(arm.name)
+        if rival is None or rival == arm.name or rival not in by_arm:
+            continue
+        row = _row(arm.name, rival, by_arm, name, sign, intervals=fixed)
+        if row is not None:
+            rows.append(row)
+    return rows
+
+
+def _row(
+    arm: str, rival: str, by_arm: Mapping[str, Mapping[int, CurveRow]], metric: str, sign: float, *, intervals: bool
+) -> SavingRow | None:
+    """Return the row of an arm; None without a seed on which both curves can be read."""
+    quotients: dict[str, dict[str, float | None]] = {unit: {} for unit in UNITS}
+    for seed in sorted(by_arm[arm].keys() & by_arm[rival].keys()):
+        for unit, field in UNITS.items():
+            own = _points(by_arm[arm][seed], field, metric, sign)
+            base = _points(by_arm[rival][seed], field, metric, sign)
+            if min(len(own), len(base)) < EVALUATIONS:
+                continue
+            target = base[-1][1]
+            base_length = first_reach(base, target)
+            length = first_reach(own, target)
+            if base_length:
+                quotients[unit][str(seed)] = None if length is None else length / base_length
+    saved = {unit: _saved(values, intervals=intervals) for unit, values in quotients.items()}
+    if all(part is None for part in saved.values()):
+        return None
+    return SavingRow(arm=arm, against=rival, metric=metric, **saved)
+
+
+def _points(curve: CurveRow, field: str, metric: str, sign: float) -> list[tuple[float, float]]:
+    """Return the evaluations of a curve as (length, value) where both are known; more is better."""
+    points = []
+    for length, value in zip(getattr(curve, field), curve.metrics.get(metric, ()), strict=False):
+        if length is not None and value is not None:
+            points.append((float(length), sign * value))
+    return points
+
+
+def first_reach(points: Sequence[tuple[float, float]], target: float) -> float | None:
+    """Return the length at which the lines between points first reach a value; None where they never do."""
+    before: tuple[float, float] | None = None
+    for length, value in points:
+        if value >= target:
+            if before is None or value == before[1]:
+                return length
+            share = (target - before[1]) / (value - before[1])
+            return before[0] + share * (length - before[0])
+        before = (length, value)
+    return None
+
+
+def _saved(quotients: Mapping[str, float | None], *, intervals: bool) -> SavedRow | None:
+    """Return the mean share over seeds, which is unknown where the arm does not get there on one of them."""
+    if not quotients:
+        return None
+    logs = [math.log(quotient) for quotient in quotients.values() if quotient]
+    never = sum(quotient is None for quotient in quotients.values())
+    share, interval = None, None
+    if not never and len(logs) == len(quotients):
+        mean = mean_of(logs)
+        share = math.exp(mean.mean) if mean.mean is not None else None
+        if intervals and mean.interval is not None:
+            interval = (math.exp(mean.interval[0]), math.exp(mean.interval[1]))
+    return SavedRow(share=share, interval=interval, never=never, shares=dict(quotients))
+
+
+def savings_answer(rows: Sequence[SavingRow], data: ComparisonInput) -> str:
+    """Return a sentence on the training that the arms take to where the baseline ends; "" without a row.
+
+    A ladder compares arms at several rungs, and says what they are worth in compute.
+    """
+    if (data.question or {}).get("ladder"):
+        return ""
+    unit = _unit(data)
+    parts = []
+    for row in rows:
+        saved: SavedRow | None = getattr(row, unit)
+        if saved is not None:
+            parts.append(f"by {row.arm} {_words(saved)}")
+    if not parts:
+        return ""
+    named = parts[:_MAX_NAMED]
+    if len(parts) > _MAX_NAMED:
+        named.append(f"and so on for {len(parts) - _MAX_NAMED} more arms")
+    against, metric = rows[0].against, rows[0].metric
+    return (
+        f"The {metric} with which {against} ends is reached, in shares of the {_SHOWN[unit]} that {against} takes, "
+        f"{', '.join(named)}."
+    )
+
+
+def _unit(data: ComparisonInput) -> str:
+    """Return the unit of the budget that the arms share: what is saved of it is what counts."""
+    for unit, option in _LIMITS.items():
+        if all((arm.config.get("trainer") or {}).get(option) is not None for arm in data.arms):
+            return unit
+    return "steps"
+
+
+def _words(saved: SavedRow) -> str:
+    """Return the share as text, or on how many seeds the arm gets there."""
+    seeds = len(saved.shares)
+    if saved.never == seeds:
+        return "never"
+    if saved.never:
+        reached = sorted(share for share in saved.shares.values() if share is not None)
+        ends = " to ".join(dict.fromkeys(_percent(share) for share in (reached[0], reached[-1])))
+        return f"on {len(reached)} of {seeds} seeds alone (after {ends} %)"
+    assert saved.share is not None
+    after = f"after {_percent(saved.share)} %"
+    if saved.interval is not None:
+        low, high = map(_percent, saved.interval)
+        return f"{after} (95 % interval {low} to {high} %)"
+    return after
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}"
