@@ -2,6 +2,7 @@
 
     python tools/verdicts.py [outputs/sweeps/*]
     python tools/verdicts.py --confirmed FOLDER [FOLDER ...]
+    python tools/verdicts.py --check
 
 Reads comparison.json of each sweep's folder into docs/verdicts.json, which keeps the results, then writes the page and
 README's question with its answer from it. docs/at_scale.yaml says what sources report of the arms of ladders. Without
@@ -9,7 +10,11 @@ folders only the page and README are written.
 
 A result that replaces another one keeps it: `asked` lists the earlier answers with the keys of the question that were
 changed after each. No answer is ever dropped. With --confirmed, the folders hold answers on fresh seeds to questions
-that docs/confirmations.yaml registered before; they stand beside the answers of the questions.
+that docs/confirmations.yaml registered before, or of `blockyard sweep NAME --confirm`; they stand beside the answers of
+the questions. docs/asked_again.yaml registers questions that were changed after their answers, before their first run.
+
+--check computes every verdict again from the values of its seeds, prints those that today's rule judges otherwise than
+the rule that they were recorded under, and exits with 1 where an answer is not what its own rule says.
 """
 
 from __future__ import annotations
@@ -26,18 +31,33 @@ from typing import Any
 
 import yaml
 
-from blockyard.report.load.document import ArmRow, ComparisonDocument, read_document
-from blockyard.report.render.columns import ladders
-from blockyard.report.stats.decisions import Decisions, Pair, decision_accuracy, mean_gaps, pair_gaps, told_apart
-
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from blockyard.report.load.document import ArmRow, ComparisonDocument, read_document  # noqa: E402
+from blockyard.report.render.columns import ladders  # noqa: E402
+from blockyard.report.stats.decisions import (  # noqa: E402
+    Decisions,
+    Pair,
+    decision_accuracy,
+    mean_gaps,
+    pair_gaps,
+    told_apart,
+)
+from blockyard.sweep.plan.history import BEFORE_FIRST_RUN, registration_sentence  # noqa: E402
+from blockyard.sweep.spec.question import CONFIRMATION  # noqa: E402
+from tools import recomputed  # noqa: E402
+
 DATA, PAGE, README = ROOT / "docs" / "verdicts.json", ROOT / "docs" / "verdicts.md", ROOT / "README.md"
 REGISTERED = ROOT / "docs" / "confirmations.yaml"  # sweep: seeds from FRESH on
+ASKED_AGAIN = ROOT / "docs" / "asked_again.yaml"  # sweep: its new question, registered before the first run
 AT_SCALE = ROOT / "docs" / "at_scale.yaml"  # what sources report of larger models
 QUOTED = "positions_text"  # in README
 FEWEST = 5  # seeds of a result that is shown
 FRESH = 1000  # the first seed of a confirmation; published seeds are below
 WORDS = {"claim", "source"}  # keys of a question that change no run and no verdict
+SHARED_BASELINES = 24  # questions whose baseline has the same runs as that of another question
+FALSE_BY_LOOKS = 0.02  # of verdicts, measured by `python benchmarks/sequential.py errors`
 
 HEAD = """# Verdicts
 
@@ -51,11 +71,20 @@ its difference over those that both have. Every result is over {fewest} seeds or
 Written by `python tools/verdicts.py`; the runs date from {dates}. How a verdict is reached:
 [Sweeps and statistics](sweeps.md#statistics).
 
-*Asked* counts the versions of a question that were answered. A verdict of a question that was changed after an answer
-was known is worth less than its error rate says: the 5 % of a test hold for one question, posed once, before its runs.
-The section of a sweep lists its earlier answers and the keys that were changed after each. *Confirmed* is the answer to
-the question as it stands on fresh seeds, with a number of them that was registered in docs/confirmations.yaml before
-their first run; nothing was looked at in between.
+*Asked* counts the versions of a question that were answered, with the verdict of the first and the keys that were
+changed since. A verdict of a question that was changed after an answer was known is worth less than its error rate
+says: the 5 % of a test hold for one question, posed once, before its runs. The section of a sweep lists its earlier
+answers.
+*Confirmed* is the answer to that question on fresh seeds, with a number of them that was registered in
+docs/confirmations.yaml before their first run; nothing was looked at in between. *Warnings* counts those of the answer,
+which its section lists; answers from before 2026-11-28 did not keep theirs.
+
+About {false:.0%} of the verdicts are expected to be false by the looks alone, {expected:.1f} of the {decided} that are
+decided, and more of those whose question was changed. They are not independent of each other: almost all share the
+seeds 0 to 4, questions about one data set share its test set, and {shared} questions have the same baseline runs as
+another one.
+*Withdrawn* is an answer whose question could not tell what its claim says; the reason stands in its section, and the
+answer stays. `python tools/verdicts.py --check` computes again what kept the values of its seeds: {values}.
 
 """
 
@@ -79,15 +108,18 @@ def record(folder: Path) -> dict[str, Any]:
         "clauses": [[clause.text, clause.verdict, clause.reason] for clause in expect.clauses] if expect else [],
         "stopped": comparison.evidence and comparison.evidence.words,
         "question": question(folder.name),
+        **recomputed.kept(comparison, _commit(folder)),
+        "registered": _is_registered(folder, comparison),
         "warnings": comparison.warnings,
         "baselines": {baseline.name: baseline.value for baseline in comparison.baselines},
         **({"ladder": [header, *rows]} if rows else {}),
     }
 
 
-def question(sweep: str) -> dict[str, str]:
+def question(sweep: str, file: Path | None = None) -> dict[str, str]:
     """Return a digest of each key of a sweep's file that changes its runs or its verdict."""
-    content = yaml.safe_load((ROOT / "sweeps" / f"{sweep}.yaml").read_text(encoding="utf-8"))
+    path = file or ROOT / "sweeps" / f"{sweep}.yaml"
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
     return {
         key: hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
         for key, value in content.items()
@@ -95,21 +127,62 @@ def question(sweep: str) -> dict[str, str]:
     }
 
 
-def confirmation(folder: Path) -> dict[str, Any]:
-    """Return the answer of a finished sweep on the seeds that were registered. Exits for other ones."""
+def digest(sweep: str) -> str:
+    """Return one digest of the question of a sweep's file, as docs/asked_again.yaml registers it."""
+    return hashlib.sha256(json.dumps(question(sweep), sort_keys=True).encode()).hexdigest()[:8]
+
+
+def confirmation(folder: Path, answered: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer of a finished sweep on fresh seeds. Exits for seeds that were not registered.
+
+    answered: the record that it confirms, or does not
+    """
     comparison = _read(folder)
-    count = yaml.safe_load(REGISTERED.read_text(encoding="utf-8")).get(folder.name)
-    if count is None or comparison.seeds != list(range(FRESH, FRESH + count)):
+    facts = _facts(folder)
+    count = yaml.safe_load(REGISTERED.read_text(encoding="utf-8")).get(answered["sweep"])
+    by_command = "confirms" in facts
+    if not by_command and (count is None or comparison.seeds != list(range(FRESH, FRESH + count))):
         sys.exit(f"{folder}: {REGISTERED.name} does not name it with these seeds: {comparison.seeds}")
+    asked = question(answered["sweep"], Path(facts["file"])) | {"seeds": answered["question"].get("seeds", "")}
+    if asked != {"seeds": ""} | answered["question"]:
+        sys.exit(f"{folder}: its file asks another question than the one that {DATA.name} has an answer to")
     expect = comparison.expect
     assert expect is not None
     return {
         "date": datetime.date.fromtimestamp((folder / "comparison.json").stat().st_mtime).isoformat(),
-        "seeds": count,
+        "metric": comparison.metric,
+        "seeds": len(comparison.seeds),
         "verdict": expect.verdict,
         "clauses": [[clause.text, clause.verdict, clause.reason] for clause in expect.clauses],
-        "values": {arm.name: arm.values for arm in comparison.arms},
+        "registered": _is_registered(folder, comparison),
+        "warnings": comparison.warnings,
+        **recomputed.kept(comparison, _commit(folder)),
     }
+
+
+def checks(records: list[dict[str, Any]]) -> list[recomputed.Check]:
+    """Return the check of every answer: of the records, and of their confirmations."""
+    today = recomputed.rule()
+    results = []
+    for one in records:
+        results.append(recomputed.check(one["sweep"], one, today))
+        if "confirmed" in one:
+            results.append(recomputed.check(f"{one['sweep']} on fresh seeds", one["confirmed"], today))
+    return results
+
+
+def check_lines(results: list[recomputed.Check]) -> list[str]:
+    """Return the results of `checks` as lines: what differs, then how many answers could be computed again."""
+    lines = []
+    for result in results:
+        lines += [f"{result.name}: {text}, by the rule that judged it ({result.rule})" for text in result.wrong]
+        lines += [f"{result.name}: {text}; recorded by rule {result.rule}" for text in result.changed]
+    computed = [result for result in results if result.missing is None]
+    alike = sum(not result.wrong and not result.changed for result in computed)
+    lines.append(f"{len(computed)} of {len(results)} answers computed again from their values: {alike} as recorded")
+    for reason, count in Counter(result.missing for result in results if result.missing).items():
+        lines.append(f"{count} cannot be computed again: {reason}")
+    return lines
 
 
 def with_history(new: dict[str, Any], old: dict[str, Any] | None) -> dict[str, Any]:
@@ -118,10 +191,12 @@ def with_history(new: dict[str, Any], old: dict[str, Any] | None) -> dict[str, A
         return new
     asked = list(old.get("asked", ()))
     facts = ("verdict", "seeds", "cells", "question")
+    kept_in_history = ("confirmed", "withdrawn", "withdrawn_ladder", "second_difference", "rule")
     if any(old.get(fact) != new.get(fact) for fact in facts):
         before, now = old.get("question", {}), new["question"]
         changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
         answer = {"date": old["date"], "verdict": old["verdict"], "seeds": old["seeds"], "cells": old["cells"][0]}
+        answer |= {key: old[key] for key in kept_in_history if key in old}
         asked.append({**answer, "changed": changed})
     kept = {"asked": asked} if asked else {}
     if "confirmed" in old and old["question"] == new["question"]:
@@ -133,12 +208,28 @@ def _read(folder: Path) -> ComparisonDocument:
     return read_document(json.loads((folder / "comparison.json").read_text(encoding="utf-8")))
 
 
+def _facts(folder: Path) -> Any:
+    """Return the facts of a sweep's plan."""
+    return json.loads((folder / "plan.json").read_text(encoding="utf-8"))["facts"]
+
+
+def _commit(folder: Path) -> str:
+    """Return the commit of the code that answered a sweep."""
+    git = _facts(folder).get("git") or {}
+    return git.get("commit") or "HEAD"
+
+
+def _is_registered(folder: Path, comparison: ComparisonDocument) -> bool:
+    """Return whether the question in a sweep's folder stood before the first of its runs was started."""
+    starts = [cell.started for cell in comparison.cells if cell.state not in ("missing", "refused")]
+    return registration_sentence(_facts(folder), starts) == BEFORE_FIRST_RUN
+
+
 def _arm(arm: ArmRow) -> dict[str, Any]:
     return {
         "name": arm.name,
         "n": arm.n,
         "mean": arm.mean,
-        "values": arm.values,
         "difference": arm.difference and arm.difference.mean,
         "interval": arm.difference and arm.difference.interval,
         "verdict": arm.verdict,
@@ -159,19 +250,13 @@ def page(records: list[dict[str, Any]]) -> str:
         *_spent(records),
         *_reasked(records),
         *_confirmed(records),
-        "| sweep | claim | verdict | asked | confirmed | seeds | cells |",
-        "|---|---|---|---|---|---|---|",
+        "| sweep | claim | verdict | asked | confirmed | warnings | seeds | cells |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for one in records:
-        verdict = one["verdict"] or "-"
-        if "second_difference" in one:
-            verdict += ", with a second difference"
-        asked = 1 + len(one.get("asked", ()))
-        name, seeds, done = one["sweep"], one["seeds"], one["cells"][0]
-        again = one.get("confirmed", {}).get("verdict", "")
-        if again:
-            again = "yes" if again == one["verdict"] else f"no: {again}"
-        lines.append(f"| [`{name}`](#{name}) | {_claim(one)} | {verdict} | {asked} | {again} | {seeds} | {done} |")
+        name = one["sweep"]
+        columns = [f"[`{name}`](#{name})", _claim(one), _verdict(one), _asked(one), _again(one), _num_warnings(one)]
+        lines.append(f"| {' | '.join(columns)} | {one['seeds']} | {one['cells'][0]} |")
     for one in records:
         done, cells = one["cells"]
         source = _key(one, "source") or "ours"
@@ -183,16 +268,26 @@ def page(records: list[dict[str, Any]]) -> str:
             "",
         ]
         lines += _earlier(one)
+        if "withdrawn" in one:
+            lines += [f"Withdrawn: {one['withdrawn']}", ""]
+        if one.get("registered"):
+            lines += [BEFORE_FIRST_RUN, ""]
         if one.get("stopped"):
             lines += [one["stopped"], ""]
         if fresh := one.get("confirmed"):
-            lines += [f"On {fresh['seeds']} fresh seeds for every arm ({fresh['date']}): {fresh['verdict']}.", ""]
+            outcome = "Confirms" if fresh["verdict"] == one["verdict"] else "Does not confirm"
+            lines += [
+                f"{outcome}: {fresh['verdict']} on {fresh['seeds']} fresh seeds for every arm ({fresh['date']}).",
+                "",
+            ]
             lines += [*(f"- `{text}`: {verdict}. {reason}" for text, verdict, reason in fresh["clauses"]), ""]
         lines += _since(one)
         clauses = one.get("clauses") or []
         if len(clauses) > 1 or one.get("stopped"):  # the rows compare with the baseline, clauses with what they name
             lines += [*(f"- `{text}`: {verdict}. {reason}" for text, verdict, reason in clauses), ""]
-        if ladder := one.get("ladder"):
+        if "withdrawn_ladder" in one:
+            lines += [f"The compute multipliers are withdrawn: {one['withdrawn_ladder']}", ""]
+        elif ladder := one.get("ladder"):
             if reported := at_scale.get(one["sweep"]):
                 columns = ["reported at scale", *(reported.get(cells[0], "") for cells in ladder[1:])]
                 ladder = [[*cells, text] for cells, text in zip(ladder, columns, strict=True)]
@@ -203,14 +298,88 @@ def page(records: list[dict[str, Any]]) -> str:
         lines.append(f"|---{'|---' * seeds}|---|---|---|")
         lines += _rows(one, seeds=seeds)
         lines += [f"\n{note}" for note in one.get("notes", ())]
+        if one.get("baselines"):
+            simple = ", ".join(f"{name} {_short(value)}" for name, value in one["baselines"].items())
+            lines.append(f"\nSimple baselines: {simple}.")
+        if one.get("warnings"):
+            lines += ["", "Warnings:", "", *(f"- {warning}" for warning in one["warnings"])]
         if "second_difference" in one:
             lines.append(f"\nA second difference, until the sweep is run again: {one['second_difference']}")
     lines += _decisions(records)
+    lines += _asked_again(records)
     if open_questions:
         names = ", ".join(f"`{name}`" for name in open_questions)
         lines += ["", "## Open questions", "", f"Not run on {FEWEST} seeds yet, with `blockyard sweep NAME`: {names}."]
     span = " to ".join(dict.fromkeys([dates[0], dates[-1]]))
-    return HEAD.format(fewest=FEWEST, dates=span) + "\n".join(lines) + "\n"
+    decided = sum(one["verdict"] in ("supported", "contradicted") for one in records)
+    answers = [*records, *(one["confirmed"] for one in records if "confirmed" in one)]
+    head = HEAD.format(
+        fewest=FEWEST,
+        dates=span,
+        false=FALSE_BY_LOOKS,
+        expected=FALSE_BY_LOOKS * decided,
+        decided=decided,
+        shared=SHARED_BASELINES,
+        values=f"{sum('runs' in answer for answer in answers)} of {len(answers)} answers",
+    )
+    return head + "\n".join(lines) + "\n"
+
+
+def _verdict(record: dict[str, Any]) -> str:
+    verdict = record["verdict"] or "-"
+    if "second_difference" in record:
+        verdict += ", with a second difference"
+    if "withdrawn" in record:
+        return f"withdrawn (was {verdict})"
+    return verdict
+
+
+def _asked(record: dict[str, Any]) -> str:
+    """Return how many versions of a question were answered, the first verdict and the keys that were changed since."""
+    answers = record.get("asked", ())
+    if not answers:
+        return "1"
+    keys = dict.fromkeys(key for answer in answers for key in answer["changed"])
+    changed = ", ".join(f"`{key}`" for key in sorted(keys)) or "the rule or the limit of seeds"
+    return f"{1 + len(answers)}: first {answers[0]['verdict'] or 'not recorded'}; {changed} changed"
+
+
+def _again(record: dict[str, Any]) -> str:
+    """Return whether fresh seeds confirmed the answer; empty where they were not tried."""
+    fresh = record.get("confirmed")
+    if fresh is None:
+        return ""
+    if fresh["verdict"] == record["verdict"]:
+        return f"yes, {fresh['seeds']} seeds"
+    return f"**no**: {fresh['verdict']}, {fresh['seeds']} seeds"
+
+
+def _num_warnings(record: dict[str, Any]) -> str:
+    return str(len(record["warnings"])) if "warnings" in record else "not kept"
+
+
+def _short(value: float | None) -> str:
+    return "not known" if value is None else f"{value:.3g}"
+
+
+def registered() -> dict[str, dict[str, Any]]:
+    """Return the questions that were changed after an answer and registered before a new one, by their sweep."""
+    return yaml.safe_load(ASKED_AGAIN.read_text(encoding="utf-8")) or {}
+
+
+def _asked_again(records: list[dict[str, Any]]) -> list[str]:
+    """Return the table of the questions that were registered anew and have no answer yet."""
+    answered = {one["sweep"]: one["question"] for one in records}
+    waiting = {name: facts for name, facts in registered().items() if answered.get(name) != question(name)}
+    if not waiting:
+        return []
+    text = "Registered in docs/asked_again.yaml before their first run, on seeds that no run here has had:"
+    lines = ["", "## Asked again", "", text, ""]
+    lines += ["| sweep | claim | seeds | minutes on 2 cores | why |", "|---|---|---|---|---|"]
+    for name, facts in waiting.items():
+        claim = _key({"sweep": name}, "claim")
+        lines.append(f"| `{name}` | {claim} | {facts['seeds']} | {facts['minutes']} | {facts['why']} |")
+    return lines
 
 
 def _decisions(records: list[dict[str, Any]]) -> list[str]:
@@ -302,7 +471,7 @@ def _decimals(arms: list[dict[str, Any]]) -> int:
 
 def _counts(records: list[dict[str, Any]]) -> str:
     """How many claims ended how, in a sentence."""
-    counts = Counter(one["verdict"] or "not judged" for one in records)
+    counts = Counter("withdrawn" if "withdrawn" in one else one["verdict"] or "not judged" for one in records)
     parts = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
     return f"{len(records)} claims: {parts}."
 
@@ -382,8 +551,11 @@ def _since(record: dict[str, Any]) -> list[str]:
 
 
 def _claim(record: dict[str, Any]) -> str:
-    """The claim as the sweep's file words it now."""
-    return _key(record, "claim") or record["claim"]
+    """Return the claim as the sweep's file words it now, unless the file asks something else by now."""
+    claim: str = record["claim"]
+    if record["question"] != question(record["sweep"]):
+        return claim
+    return _key(record, "claim") or claim
 
 
 def _key(record: dict[str, Any], key: str) -> str | None:
@@ -406,6 +578,10 @@ def _row(arm: dict[str, Any], digits: int, *, seeds: bool) -> str:
 
 def main() -> None:
     """Take in the folders named, then write the page."""
+    if sys.argv[1:] == ["--check"]:
+        results = checks(json.loads(DATA.read_text(encoding="utf-8")))
+        sys.stdout.write("\n".join(check_lines(results)) + "\n")
+        sys.exit(any(result.wrong for result in results))
     confirms = sys.argv[1:2] == ["--confirmed"]
     arguments = sys.argv[2:] if confirms else sys.argv[1:]
     if any(argument.startswith("-") for argument in arguments):
@@ -418,7 +594,8 @@ def main() -> None:
         # `notes` and `second_difference`, what else differed between arms, are written by hand into the JSON and belong
         # to results: new results drop them.
         if confirms:
-            records[folder.name]["confirmed"] = confirmation(folder)
+            answered = records[folder.name.removesuffix(CONFIRMATION)]
+            answered["confirmed"] = confirmation(folder, answered)
         else:
             records[folder.name] = with_history(record(folder), records.get(folder.name))
     DATA.write_text(json.dumps(list(records.values()), indent=1) + "\n", encoding="utf-8")

@@ -21,6 +21,7 @@ from blockyard.sweep.plan.compact_json import without_secrets
 from blockyard.sweep.plan.sweep_plan import FILE, Amendment, AskedFacts, PlanFacts, SweepPlan
 
 DESCRIPTIVE_KEYS = ("claim", "source", "header", "path")  # keys that change no run and no verdict
+BEFORE_FIRST_RUN = "Registered before its first run."
 _NAMED = 5  # arms that a message lists
 
 
@@ -147,7 +148,7 @@ def registration_sentence(facts: PlanFacts, starts: Sequence[str | None]) -> str
     earlier = sum(start is not None and start < time for start in starts)
     if earlier:
         return f"Asked after {earlier} of its {len(starts)} runs had started."
-    return "Registered before its first run."
+    return BEFORE_FIRST_RUN
 
 
 def _amendments_sentence(amendments: Sequence[Amendment]) -> str:

@@ -41,6 +41,7 @@ from blockyard.sweep.plan.target_metric import too_few_evaluations, validation_m
 from blockyard.sweep.spec.keys import Range, Space, settings_of, space_of
 from blockyard.sweep.spec.override_text import key_of, override_problem
 from blockyard.sweep.spec.question import LENGTHS, BadQuestionError, Question, read
+from blockyard.sweep.spec.threshold import UNITS
 
 if TYPE_CHECKING:
     from blockyard.engine.data_reader import DataReader
