@@ -26,6 +26,7 @@ from blockyard.commands._types import (
 )
 from blockyard.config.option_text import config_value
 from blockyard.config.override_grammar import packages_typed
+from blockyard.config.untrusted.placeholders import require_torch
 from blockyard.errors import UserError, did_you_mean, fold, printable
 from blockyard.sweep.cells import ARM_LEVEL
 
@@ -163,6 +164,7 @@ def sweep(
     if options.one:
         from blockyard.sweep.execution.single_cell import run_cell
 
+        require_torch()
         return run_cell(path, list(overrides), outputs=outputs, config_dirs=folders, command=line)
     executor = options.build_executor()
     from blockyard.engine.data_reader import MOST_BYTES, DataReader
