@@ -57,8 +57,8 @@ def _answer_and_exit(run: Callable[[], int], writer: int) -> NoReturn:
     with contextlib.suppress(BaseException), open(writer, "wb") as pipe:
         placeholders.install()
         printed: list[tuple[str, str]] = []
-        sys.stdout = _Held("stdout", sys.stdout, printed)  # type: ignore[assignment]
-        sys.stderr = _Held("stderr", sys.stderr, printed)  # type: ignore[assignment]
+        sys.stdout = _Held("stdout", sys.stdout, printed)
+        sys.stderr = _Held("stderr", sys.stderr, printed)
         code = run()
         pipe.write(json.dumps([code, printed]).encode())
     os._exit(0)

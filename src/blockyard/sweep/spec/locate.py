@@ -10,6 +10,7 @@ from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError
 
 SUFFIXES = (".yaml", ".yml")
+VERDICTS = "verdicts.json"
 LONGEST = 80  # characters of an unknown name that a message shows
 
 
@@ -23,6 +24,14 @@ def shipped_folders() -> tuple[Path, Path]:
     return PACKAGE / "sweeps", PACKAGE.parents[1] / "sweeps"
 
 
+def verdicts_file() -> Path | None:
+    """Return the record of the answers to the shipped sweeps, in a wheel or a checkout; None where it is missing."""
+    for path in (PACKAGE / "sweeps" / VERDICTS, PACKAGE.parents[1] / "docs" / VERDICTS):
+        if path.is_file():
+            return path
+    return None
+
+
 def sweep_names() -> dict[str, Path]:
     """Return every sweep file that can be named, by its name."""
     paths: dict[str, Path] = {}
@@ -34,7 +43,7 @@ def sweep_names() -> dict[str, Path]:
 
 
 def find_sweep(name: str) -> Path:
-    """Return the sweep file with this path or name. Raises UserError with the list of names."""
+    """Return the sweep file with this path or name. Raises UserError with the nearest names."""
     named = sweep_names()
     path = local_path(name)
     try:
@@ -48,7 +57,7 @@ def find_sweep(name: str) -> Path:
         return named[name]
     if is_folder:
         raise UserError(f"{name} is a folder; name a sweep file in it")
-    nearest = difflib.get_close_matches(path.stem, named, n=1)
-    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+    nearest = difflib.get_close_matches(path.stem, named, n=3)
+    hint = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
     shown = name if len(name) <= LONGEST else f"{name[:LONGEST]}..."
-    raise UserError(f"unknown sweep file {shown!r}{hint} (names: {', '.join(named) or 'none'})")
+    raise UserError(f"unknown sweep file {shown!r}{hint} (see `blockyard list sweeps`)")
