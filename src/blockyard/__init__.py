@@ -1,8 +1,8 @@
 """blockyard: compose, train and compare transformer blocks.
 
-`train`, `sweep`, `runs`, `load`, `predict`, `embed` and `compare` are the commands as functions; `lightning` gives a
-model and its data to a Trainer of Lightning, `hydra_groups` and `build` the config groups to a Hydra application. Each
-imports what it needs when it is used, so that `blockyard --help` does not wait for torch.
+`train`, `check`, `sweep`, `runs`, `load`, `predict`, `embed` and `compare` are the commands as functions; `lightning`
+gives a model and its data to a Trainer of Lightning, `hydra_groups` and `build` the config groups to a Hydra
+application. Each imports what it needs when it is used, so that `blockyard --help` does not wait for torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if "BLOCKYARD_PACKAGES" in os.environ:  # of the process that started this one, 
     package_finder.install(os.environ["BLOCKYARD_PACKAGES"])
 
 if TYPE_CHECKING:
-    from blockyard.commands._python import RunFailed, build, hydra_groups, lightning, train
+    from blockyard.commands._python import RunFailed, build, check, hydra_groups, lightning, train
     from blockyard.errors import UserError
     from blockyard.evaluate.embed import embed
     from blockyard.evaluate.predict import predict
@@ -37,6 +37,7 @@ __all__ = [
     "UserError",
     "__version__",
     "build",
+    "check",
     "compare",
     "embed",
     "hydra_groups",
@@ -54,6 +55,7 @@ _MODULES = {
     "compare": "blockyard.report.comparison",
     "predict": "blockyard.evaluate.predict",
     "build": "blockyard.commands._python",
+    "check": "blockyard.commands._python",
     "hydra_groups": "blockyard.commands._python",
     "lightning": "blockyard.commands._python",
     "embed": "blockyard.evaluate.embed",

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from blockyard import address_space
-from blockyard.commands import COMMANDS, _reader
+from blockyard.commands import COMMANDS, _reader, _without_torch
 from blockyard.commands._help import help_text
 from blockyard.config import habits
 from blockyard.config.override_grammar import packages_typed
@@ -85,13 +85,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return refuse([problem]) - 1
 
     try:
-        arguments = with_project(command, arguments)
-        with importable(packages_typed(arguments), import_folders(command)):
-            code = HIDDEN[command](arguments) if command in HIDDEN else _reader.run(command, arguments)
+        code = None
+        if command in _without_torch.COMMANDS:
+            code = _without_torch.answer(lambda: _run(command, arguments))
+        if code is None:
+            code = _run(command, arguments)
         sys.stdout.flush()  # here, where an error still has a message and an exit code
         return code
-    except UserError as error:
-        return refuse(getattr(error, "problems", [str(error)]))  # a sweep file may have several
     except KeyboardInterrupt:
         return 130
     except SystemExit as end:  # of argparse; or of a component, whose exit code 0 would pass for success
@@ -118,6 +118,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             return refuse([f"{shortened(str(error.filename))}: the name is too long for a file or folder"])
         bound = address_space.remedy() if address_space.is_used_up(error) else ""
         return refuse([f"{error.strerror or error}{where}{bound}"]) - 1
+
+
+def _run(command: str, arguments: list[str]) -> int:
+    """Run a command and return its exit code; print why it refuses its arguments."""
+    try:
+        arguments = with_project(command, arguments)
+        with importable(packages_typed(arguments), import_folders(command)):
+            if command in HIDDEN:
+                return HIDDEN[command](arguments)
+            return _reader.run(command, arguments)
+    except UserError as error:
+        return refuse(getattr(error, "problems", [str(error)]))  # a sweep file may have several
 
 
 def _discard_output() -> None:

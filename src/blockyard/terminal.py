@@ -54,12 +54,13 @@ class Trimmed:
 
 
 def table(title: str | None, *columns: str) -> Table:
-    """A table without lines whose first column never wraps."""
+    """A table without lines whose first column never wraps; a word that is longer than its column is folded."""
     from rich.table import Table
 
     result = Table(
         title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
     )
     for index, column in enumerate(columns):
-        result.add_column(column, no_wrap=index == 0, style="cyan" if index == 0 else None)
+        style = "cyan" if index == 0 else None
+        result.add_column(column, no_wrap=index == 0, overflow="fold", style=style)
     return result

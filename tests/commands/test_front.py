@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
+import json
 import subprocess
 import sys
 
 import pytest
+import yaml
+from rich.console import Console
 
 from blockyard import address_space
 from blockyard.cli import COMMANDS, main
 from blockyard.commands.completion import complete
 from blockyard.config.choices import catalog
 from blockyard.runs.status import reason_of
+from blockyard.terminal import table
 from tests.support.every import every
+from tests.support.paths import ROOT
 
 HEAVY = ("torch", "pytorch_lightning", "wandb", "timm", "torchvision", "torchmetrics", "hydra", "sklearn")
 
@@ -28,7 +34,7 @@ def imported_by(arguments: list[str]) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "line", ["--help", "--version", "list", "list position", "train --help", "_complete 'blockyard tr'"]
+    "line", ["--help", "--version", "list", "list position", "list sweeps", "train --help", "_complete 'blockyard tr'"]
 )
 def test_light_commands_import_nothing_heavy(line):
     import shlex
@@ -37,9 +43,8 @@ def test_light_commands_import_nothing_heavy(line):
 
 
 @pytest.mark.full
-def test_check_and_explain_leave_lightning_alone():
+def test_check_leaves_lightning_alone():
     assert imported_by(["check"]) <= {"torch", "hydra"}
-    assert imported_by(["explain", "token_mixer=attention"]) <= {"torch", "hydra"}
 
 
 def test_help_names_every_verb(capsys):
@@ -60,6 +65,37 @@ def test_list_shows_every_file(capsys):
     for family in catalog.families():
         for path in (catalog.conf_dir() / family).glob("*.yaml"):
             assert path.stem in out
+
+
+def test_list_shows_every_sweep_with_its_claim_and_the_recorded_verdict(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mine = tmp_path / "sweeps"
+    mine.mkdir()
+    (mine / "mine.yaml").write_text("claim: >\n  Mine is\n  better\n")
+    (mine / "broken.yaml").write_text("claim: [\n")
+    records = json.loads((ROOT / "docs" / "verdicts.json").read_text())
+    shadowed = records[0]["sweep"]
+    (mine / f"{shadowed}.yaml").write_text("claim: another question of a shipped name\n")
+    assert main(["list", "sweeps"]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert "Mine is better" in lines["mine"]
+    assert "broken.yaml cannot be read" in lines["broken"]
+    assert lines[shadowed].rstrip().endswith("another question of a shipped name")
+    for record in records[1:]:
+        content = yaml.safe_load((ROOT / "sweeps" / f"{record['sweep']}.yaml").read_text())
+        assert " ".join(content["claim"].split()) in lines[record["sweep"]]
+        assert f"{record['verdict']} ({record['seeds']} seeds, " in lines[record["sweep"]]
+
+
+def test_a_table_is_folded_to_the_terminal_and_loses_no_letter(monkeypatch):
+    long = "a_word_of_many_letters_" * 3
+    rows = table(None, "name", "text")
+    rows.add_row("first", f"some words and {long}")
+    screen = Console(width=30, file=io.StringIO())
+    screen.print(rows)
+    lines = screen.file.getvalue().splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= 30
+    assert long in "".join(line[6:].strip() for line in lines)
 
 
 @pytest.mark.parametrize("family", catalog.families())

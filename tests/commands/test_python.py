@@ -43,6 +43,21 @@ def test_a_run_is_trained_once(run_folder: RunFolder) -> None:
         blockyard.train("block=pre_norn", outputs=outputs)
 
 
+def test_a_config_is_checked_without_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sound = blockyard.check(*DEBUG, {"model.depth": 1})
+    assert sound.problems == ()
+    assert sound.config["model"]["depth"] == 1
+    both = blockyard.check("block=pre_norn", "position=rope", "token_mixer=fourier")
+    assert len(both.problems) == 2
+    assert "did you mean pre_norm?" in both.problems[0]
+    (missing,) = blockyard.check("experiment=spam_table", "data.path=none.csv").problems
+    assert "none.csv" in missing
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(AttributeError, match="cannot assign"):
+        sound.problems = ()  # type: ignore[misc]
+
+
 def test_a_run_that_fails_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("blockyard.engine.run._train_and_test", lambda attempt: 1 / 0)
     with pytest.raises(blockyard.RunFailed, match=r"is failed: .*division by zero"):

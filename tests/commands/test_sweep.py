@@ -89,7 +89,7 @@ def test_what_is_done_is_seen(here, capsys):
     [
         ([], "sweep takes one sweep file, and none is named"),
         (["mine", "yours"], "not 2 (mine, yours)"),
-        (["mien"], "unknown sweep 'mien'; did you mean mine"),
+        (["mien"], "unknown sweep 'mien'; did you mean mine or mixers"),
         (["sweeps"], "sweeps is a folder"),
         (["mine", "--dryrun"], "--dryrun: unknown flag; did you mean --dry-run?"),
         (["mine", "--workers", "0"], "--workers: expected a whole number >= 1, not '0'"),

@@ -69,21 +69,72 @@ def _checked(
     config: Mapping[str, Any] | None,
 ) -> Composed:
     """Return the composed config. Raises UserError with all its problems."""
-    from blockyard.config.check import check
-    from blockyard.config.compose import compose
+    from blockyard.config.check import check as check_config
 
-    if config is None:
-        composed = compose(arguments, [os.fspath(folder) for folder in config_dirs])
-    elif arguments or config_dirs:
-        raise UserError("config=... is what a Hydra application composed, in which overrides and folders are already")
-    else:
-        from blockyard.config.hydra_groups import composed_by_hydra
-
-        composed = composed_by_hydra(config)
-    problems = [str(issue) for issue in check(composed)]
+    composed = _composed(arguments, config_dirs, config)
+    problems = [str(issue) for issue in check_config(composed)]
     if problems:
         raise UserError("\n  - ".join(problems))
     return composed
+
+
+def _composed(
+    arguments: Sequence[str],
+    config_dirs: Sequence[str | os.PathLike[str]],
+    config: Mapping[str, Any] | None,
+) -> Composed:
+    """Return the config of overrides, or the one that a Hydra application composed, with the problems of composing."""
+    if config is None:
+        from blockyard.config.compose import compose
+
+        return compose(arguments, [os.fspath(folder) for folder in config_dirs])
+    if arguments or config_dirs:
+        raise UserError("config=... is what a Hydra application composed, in which overrides and folders are already")
+    from blockyard.config.hydra_groups import composed_by_hydra
+
+    return composed_by_hydra(config)
+
+
+@dataclass(frozen=True)
+class CheckedConfig:
+    """The answer of `check`.
+
+    problems: everything that a run would be refused for; empty for a config that can be trained
+    notes: what the user should know before training
+    config: complete, as plain data; empty where the overrides cannot be composed
+    """
+
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+    config: Mapping[str, Any]
+
+
+def check(
+    *overrides: Overrides,
+    config: Mapping[str, Any] | None = None,
+    config_dirs: Sequence[str | os.PathLike[str]] = (),
+) -> CheckedConfig:
+    """Return every problem of the config that overrides describe, as `blockyard check` reports them. Starts nothing.
+
+    config: the config that a Hydra application of your own composed, in place of overrides; see `hydra_groups`
+    The data of a config without other problems is read, unless it is large or would have to be downloaded.
+    """
+    arguments = as_texts(overrides)
+    with importable(_packages(arguments, config)):
+        from blockyard.config.check import check as check_config
+        from blockyard.engine.data_reader import DataReader
+        from blockyard.runs.redact import redact_text, remember
+
+        composed = _composed(arguments, config_dirs, config)
+        remember(composed.config)  # a secret of the wrong type is not shown
+        problems = [redact_text(str(issue)) for issue in check_config(composed)]
+        notes: tuple[str, ...] = ()
+        if not problems:
+            facts = DataReader().read(composed.config)
+            notes = tuple(facts.notes)
+            if facts.problem:
+                problems = [redact_text(facts.problem)]
+        return CheckedConfig(tuple(problems), notes, composed.config)
 
 
 def build(config: Mapping[str, Any]) -> Components:

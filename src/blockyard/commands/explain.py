@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -357,11 +358,15 @@ def combinations(choice: catalog.Choice, folders: tuple[Path, ...], allow: list[
     """Yield for each family that a rule relates to this one the choices that fit, and the reasons of the others."""
     from blockyard.config.alternatives import default_pick
     from blockyard.config.rules import RULES
+    from blockyard.config.untrusted.placeholders import NeedsTorchError
 
     pick = default_pick(choice, allow)
     if pick is None:
         return
     settings = [facts.swapped(pick) for facts in _settings()]
+    for facts in settings:
+        with suppress(KeyError, ValueError):
+            _ = facts.tokens  # where a choice's own tokens cannot be read, neither can what it combines with
     rules: dict[str, list[Rule]] = {}  # by the other family
     for rule in RULES:
         if choice.family in rule.pair:
@@ -370,15 +375,23 @@ def combinations(choice: catalog.Choice, folders: tuple[Path, ...], allow: list[
     yield ""
     for other in rules:
         reasons: dict[str, list[str]] = {}
+        not_compared: list[str] = []
         for name, alternative in catalog.choices(other, folders).items():
             against = default_pick(alternative, allow)
-            if against:
+            if against is None:
+                continue
+            try:
                 refusals = [_reason(rule, settings, against) for rule in rules[other]]
-                reasons[name] = [reason for reason in refusals if reason]
+            except NeedsTorchError:
+                not_compared.append(name)
+                continue
+            reasons[name] = [reason for reason in refusals if reason]
         if any(reasons.values()):
             accepted = [name for name, refused in reasons.items() if not refused]
             yield f"  with {other}: {', '.join(accepted) or 'none with its default options'}"
             yield from _refusals(other, reasons)
+            if not_compared:
+                yield f"    not compared: {', '.join(not_compared)}, whose tokens only a built network shows"
 
 
 def _refusals(family: str, reasons: dict[str, list[str]]) -> Iterator[str]:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
+from blockyard.atomic_files import read_json
 from blockyard.commands._signature import command
 from blockyard.commands._types import ConfigDirs, Flag, Value, check_config_dirs, overrides_of
 from blockyard.config.choices import catalog
 from blockyard.errors import UserError, did_you_mean
+from blockyard.sweep.spec.locate import shipped_folders, sweep_names, verdicts_file
 from blockyard.terminal import console, table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+SWEEPS = "sweeps"
 
 
 def _completed(before: Sequence[str], typed: str) -> list[str]:
     overrides = overrides_of(catalog.run_keys(), typed) if "--compatible" in before else []
-    return [*catalog.groups(), *overrides]
+    return [*catalog.groups(), SWEEPS, *overrides]
 
 
 @command()
@@ -25,15 +33,17 @@ def list_choices(
 ) -> None:
     """List the choices of every family, or of the named ones, with one line and the source of each.
 
-    Beside choices of installed packages and of folders of your own, it also shows where each comes from.
+    Beside choices of installed packages and of folders of your own, it also shows where each comes from. `list sweeps`
+    shows the sweep files in sweeps/ and the shipped ones: the claim of each, and the recorded verdict on a shipped one.
 
     Options:
-        families: with --compatible also overrides, key=value
+        families: also sweeps; with --compatible also overrides, key=value
         compatible: show only the choices that `blockyard check` accepts with the given overrides, each in place of the
             family's own choice
 
     Examples:
         blockyard list position
+        blockyard list sweeps
         blockyard list token_mixer --compatible experiment=gpt_code_small position=rope
     """
     folders, groups = check_config_dirs(config_dirs, families), catalog.groups()
@@ -41,7 +51,7 @@ def list_choices(
     overrides = [text for text in families if "=" in text]
     names = [name.removesuffix("s") if name.removesuffix("s") in groups else name for name in names]
     for name in names:
-        if name not in (*groups, *catalog.OF_SOURCE):
+        if name not in (*groups, *catalog.OF_SOURCE, SWEEPS):
             raise UserError(_unknown_family(name, groups))
     if overrides and not compatible:
         raise UserError(f"{overrides[0]}: list takes overrides with --compatible only")
@@ -49,6 +59,10 @@ def list_choices(
         _refuse_unknown(overrides, config_dirs)
     screen = console()
     for family in names or (catalog.families() if compatible else groups):
+        if family == SWEEPS:
+            screen.print(_sweeps())
+            screen.print()
+            continue
         choices = catalog.choices(family, folders)
         if compatible:
             accepted = _accepted(family, list(choices), overrides, config_dirs)
@@ -68,7 +82,40 @@ def _unknown_family(name: str, groups: Sequence[str]) -> str:
 
     if choices := meant_by(name):
         return f"{name}: not a family but a choice; see `blockyard explain {choices[0]}`"
-    return f"{name}: unknown family{did_you_mean(name, groups)} (families: {', '.join(groups)})"
+    hint = did_you_mean(name, (*groups, SWEEPS))
+    return f"{name}: unknown family{hint} (families: {', '.join(groups)}; also {SWEEPS})"
+
+
+def _sweeps() -> Table:
+    """Return the table of the sweep files that can be named: claims, and recorded verdicts on the shipped ones."""
+    records: dict[str, Any] = {}
+    file = verdicts_file()
+    if file is not None:
+        records = {record["sweep"]: record for record in read_json(file)}
+    shipped = [folder.resolve() for folder in shipped_folders()]
+    rows = table(SWEEPS, "sweep", "claim", "verdict")
+    for name, path in sweep_names().items():
+        verdict = ""
+        if name in records and path.resolve().parent in shipped:
+            record = records[name]
+            verdict = f"{record['verdict']} ({record['seeds']} seeds, {record['date']})"
+        rows.add_row(name, _claim(path), verdict)
+    return rows
+
+
+def _claim(path: Path) -> str:
+    """Return the claim of a sweep file; a file that cannot be read is listed too."""
+    import yaml
+
+    # The loader in C takes a tenth of the time; PyYAML is installed without it on some machines.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), loader)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        return f"{path} cannot be read"
+    if not isinstance(content, dict):
+        return ""
+    return " ".join(str(content.get("claim") or "").split())
 
 
 def _refuse_unknown(overrides: Sequence[str], config_dirs: Sequence[str]) -> None:

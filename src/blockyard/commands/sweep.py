@@ -26,6 +26,7 @@ from blockyard.commands._types import (
 )
 from blockyard.config.option_text import config_value
 from blockyard.config.override_grammar import packages_typed
+from blockyard.config.untrusted.placeholders import require_torch
 from blockyard.errors import UserError, did_you_mean, fold, printable
 from blockyard.sweep.cells import ARM_LEVEL
 from blockyard.terminal import console, table
@@ -186,6 +187,7 @@ def sweep(
     if options.one:
         from blockyard.sweep.execution.single_cell import run_cell
 
+        require_torch()
         return run_cell(path, list(overrides), outputs=outputs, config_dirs=folders, command=line)
     if options.confirm and options.to_wandb:
         raise UserError("--confirm: W&B's agents write no answer that could confirm one; leave out --to-wandb")

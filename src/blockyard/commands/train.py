@@ -27,6 +27,7 @@ from blockyard.commands._types import (
 from blockyard.config.choices import catalog
 from blockyard.config.override_grammar import parse_value
 from blockyard.config.tree import Node
+from blockyard.config.untrusted.placeholders import require_torch
 from blockyard.errors import UserError, printable, refuse
 
 if TYPE_CHECKING:
@@ -155,6 +156,7 @@ def continue_run(name: str, overrides: Sequence[str], config_dirs: Sequence[str]
     if not name:
         raise UserError("resume= is empty; expected a path, an id, part of a name, or last")
     check_config_dirs(config_dirs, overrides)  # refuses a folder that cannot be trusted
+    require_torch()
     if is_longer(name, list(overrides)):
         return train_longer(name, overrides, config_dirs)
     try:
@@ -266,6 +268,7 @@ def run_multirun(overrides: Sequence[str], config_dirs: Sequence[str]) -> int:
             if issues:
                 return refuse([str(issue) for issue in issues])
             combinations = expand(list(overrides), folders)
+            require_torch()
             server.start()  # no process before the overrides are known to be right, and few enough
             for number, combination in enumerate(combinations):
                 code = _train(server, number, [*combination, *dirs], signals)

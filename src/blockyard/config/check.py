@@ -23,6 +23,7 @@ from blockyard.config.rules import RULES, Facts, Rule
 from blockyard.config.schema import REQUIRED, RESERVED, Option, Root, options
 from blockyard.config.tree import Node
 from blockyard.config.trial_build import BuiltModels, build_components
+from blockyard.config.untrusted import placeholders
 from blockyard.config.untrusted.local_path import url_problem
 from blockyard.config.untrusted.targets import TRUSTED_PACKAGES, allow_of, allowed, locate
 from blockyard.contracts import Issue
@@ -63,6 +64,7 @@ def check(
     on_this_machine: bool = True,
     training: bool = True,
     starts: bool = True,
+    builds: bool = True,
     models: BuiltModels | None = None,
 ) -> list[Issue]:
     """Return every problem of a composed config, including the problems of composing it.
@@ -70,6 +72,7 @@ def check(
     on_this_machine: False where the run is for another one, so that a missing GPU is not an issue
     training: False where a trained model is only loaded, so that it need not fit with its gradients
     starts: False where the run has begun, and needs the weights no more that it started from
+    builds: False where no module is built, and what only a build can show is not reported
     models: models that earlier calls with the same arguments have built and that are not built again
     """
     if not composed.config:
@@ -108,8 +111,12 @@ def check(
 
     # The constructor of a component that a rule refused would only repeat the reason.
     parts_of_kinds = {kind.key: kind.own_parts for kind in kinds}
-    issues += build_components(config, own.facts, own.refused_families, unsound, parts_of_kinds, reads_data=training)
-    if not issues:
+    modules = builds and not placeholders.installed()
+    issues += build_components(
+        config, own.facts, own.refused_families, unsound, parts_of_kinds, reads_data=training, modules=modules
+    )
+    if builds and not issues:
+        placeholders.require_torch()
         if models is None:
             models = BuiltModels()
         issues += models.issues(config, on_this_machine=on_this_machine, training=training, starts=starts)

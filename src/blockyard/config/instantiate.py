@@ -33,7 +33,7 @@ def instantiate(node: Node, allow: list[str], inner: torch.device | None = None)
     target = node["_target_"]
     if not allowed(target, allow):
         raise ValueError(f"{target} is not in an allowed package; allow your own with allow=[package]")
-    with inner or nullcontext():
+    with nullcontext() if inner is None else inner:
         values = settings(node, allow)
     factory = partial(locate(target), **values)
     return factory if node.get("_partial_") else factory()

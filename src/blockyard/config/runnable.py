@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,6 +20,7 @@ from blockyard.config.choices import catalog
 from blockyard.config.compose import compose
 from blockyard.config.presets import choices as choices_of_file
 from blockyard.config.rules import RULES, Facts
+from blockyard.config.untrusted.placeholders import NeedsTorchError
 from blockyard.contracts import Issue
 
 COMPANIONS = 6  # at most so many other families are changed
@@ -48,20 +50,26 @@ def runnable(choice: catalog.Choice, folders: Sequence[Path] = (), allow: Sequen
     dirs = [str(folder) for folder in folders]
     more = [f"allow=[{','.join(allow)}]"] if allow else []
     lacking: Runnable | None = None
+    unread: NeedsTorchError | None = None
     for stage, candidates in enumerate(_stages(choice, dirs, more)):
         for overrides in candidates:
             composed = compose([*overrides, *more], dirs)
-            issues = check(composed)
-            if not issues:
-                return Runnable(overrides)
-            if lacking is None and all(map(_of_user, check(composed, on_this_machine=False))):
-                lacking = Runnable(overrides, issues[0].text)
+            try:
+                issues = check(composed, builds=False)
+                if not issues:
+                    return Runnable(overrides)
+                if lacking is None and all(map(_of_user, check(composed, on_this_machine=False, builds=False))):
+                    lacking = Runnable(overrides, issues[0].text)
+            except NeedsTorchError as error:  # overrides that can be read are as good
+                unread = error
         if lacking is not None and stage >= (0 if choice.family in ("data", "trainer") else 1):
             break
     if lacking is not None:
         return lacking
+    if unread is not None:
+        raise unread
     plain = (f"{choice.family}={choice.name}",)
-    return Runnable(plain, str(check(compose([*plain, *more], dirs))[0]))
+    return Runnable(plain, str(check(compose([*plain, *more], dirs), builds=False)[0]))
 
 
 def _of_user(issue: Issue) -> bool:
@@ -117,7 +125,9 @@ def _repaired(facts: Facts, fixed: set[str], count: int) -> Iterator[tuple[str, 
             if pick is None or name == facts[family].name:
                 continue
             swapped = facts.swapped(pick)
-            if refusal(rule, swapped) is None:
+            with suppress(NeedsTorchError):  # a companion that can be read is as good
+                if refusal(rule, swapped) is not None:
+                    continue
                 for rest in _repaired(swapped, fixed | {family}, count - 1):
                     yield (str(pick), *rest)
 

@@ -168,12 +168,14 @@ def build_components(
     kinds: Mapping[str, Facts] = MappingProxyType({}),
     *,
     reads_data: bool = True,
+    modules: bool = True,
 ) -> Iterator[Issue]:
     """Yield the problems that plans report in their options, and modules in their Context.
 
     refused: families that a rule has refused; unsound: keys of nodes with issues. Neither are built.
     kinds: the choices that only the layers of a kind have, by the key of the kind
     reads_data: False where a trained model is only loaded, without data
+    modules: False where plans are built alone, without what PyTorch tells of the machine and of modules
     """
     allow = allow_of(config)
     built: dict[str, Any] = {}
@@ -215,6 +217,8 @@ def build_components(
         return
     except ValueError as error:
         yield Issue("shapes", str(error))
+        return
+    if not modules:
         return
     for key, component in built.items():
         for text in _problems(component, built):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 from blockyard.contracts.option_types import ChoiceOptions
 from blockyard.contracts.roles import Role
@@ -13,6 +13,8 @@ from blockyard.errors import fold, printable, shortened
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Lengths = TypeVar("Lengths", "Tensor", int)
 
 
 @dataclass(frozen=True)
@@ -114,10 +116,11 @@ class TokenSpec:
         """A, the number of coordinates a token has."""
         return len(self.grid)
 
-    def tokens_of(self, lengths: Tensor) -> Tensor:
+    def tokens_of(self, lengths: Lengths) -> Lengths:
         """Return the number of tokens (B,) of inputs of `lengths` items (B,), after the stages of `shrink`."""
         for window, stride, added in self.shrink:
-            lengths = ((lengths + added - window) // stride + 1).clamp_min(0)
+            windows = (lengths + added - window) // stride + 1
+            lengths = windows * (windows > 0)
         return lengths
 
     @property

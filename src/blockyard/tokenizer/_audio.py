@@ -33,7 +33,7 @@ def audio_tokens(data: DataSpec, stages: tuple[Stage, ...]) -> TokenSpec:
     """Return the tokens of these stages. Raises ValueError if the longest recording gives none."""
     samples, rate = check_audio(data)
     spec = TokenSpec((1,), variable=data.variable, shrink=stages, causal=False)
-    count = int(spec.tokens_of(torch.tensor(samples, device="cpu")))
+    count = spec.tokens_of(samples)
     if not count:
         raise ValueError(
             f"the longest recording has {samples} samples ({samples / rate:.3g} s), and the first token needs "

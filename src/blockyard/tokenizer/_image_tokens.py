@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from functools import lru_cache
 from typing import Literal, TypeAlias, cast
 
 import torch
@@ -38,7 +39,7 @@ class ImageTokens(ImageTokenizer):
 
     item: tuple[int, ...] = ()
     fit_seed: int | None = None
-    _cells: Tensor | None = None  # (N,), the cell of the grid of each token, counted row by row
+    _size: tuple[int, int] | None = None  # rows and columns of the grid
 
     def __init__(self, *, order: Order = "row", condition: Literal["class"] | None = None) -> None:
         self.order = order
@@ -68,15 +69,7 @@ class ImageTokens(ImageTokenizer):
             raise ValueError("tokenizer.condition=class needs images with classes; use tokenizer.condition=null")
         self.codes = codes
         self.levels = data.levels
-        cells = torch.arange(rows * columns, device="cpu").view(rows, columns)
-        if self.order == "column":
-            cells = cells.T
-        elif self.order == "snake":
-            cells = torch.where(torch.arange(rows, device="cpu")[:, None] % 2 == 1, cells.flip(1), cells)
-        elif self.order == "random":
-            generator = torch.Generator().manual_seed(mix("token order", rows, columns))
-            cells = cells.flatten()[torch.randperm(rows * columns, generator=generator, device="cpu")]
-        self._cells = cells.flatten()
+        self._size = grid
         classes = data.classes if self.condition == "class" else 1
         assert classes is not None
         return TokenSpec(
@@ -99,8 +92,8 @@ class ImageTokens(ImageTokenizer):
     @property
     def cells(self) -> Tensor:
         """The cell of each token, (N,) int64."""
-        assert self._cells is not None, "spec() comes before the tokens"
-        return self._cells
+        assert self._size is not None, "spec() comes before the tokens"
+        return _cells_in_order(self.order, *self._size)
 
     def encode(self, images: Tensor) -> Tensor:
         """Return the token ids (B, N, *item) of images in their order."""
@@ -117,7 +110,7 @@ class ImageTokens(ImageTokenizer):
 
     def token_name(self, token_id: int) -> str:
         """Return the number of a code, or the class of a start token."""
-        if self._cells is None or token_id < self.codes:
+        if self._size is None or token_id < self.codes:
             return str(token_id)
         if self.condition == "class":
             return f"class {token_id - self.codes}"
@@ -188,3 +181,17 @@ class ImageTokenEmbedder(StartedEmbedder):
     def vectors(self, inputs: Tensor) -> Tensor:
         """Token ids (B, N) -> (B, N, D)."""
         return self.symbols(inputs)
+
+
+@lru_cache(maxsize=8)
+def _cells_in_order(order: Order, rows: int, columns: int) -> Tensor:
+    """Return the cell of a grid at each token, (N,) int64, counted row by row."""
+    cells = torch.arange(rows * columns, device="cpu").view(rows, columns)
+    if order == "column":
+        cells = cells.T
+    elif order == "snake":
+        cells = torch.where(torch.arange(rows, device="cpu")[:, None] % 2 == 1, cells.flip(1), cells)
+    elif order == "random":
+        generator = torch.Generator().manual_seed(mix("token order", rows, columns))
+        cells = cells.flatten()[torch.randperm(rows * columns, generator=generator, device="cpu")]
+    return cells.flatten()

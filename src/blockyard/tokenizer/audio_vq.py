@@ -45,7 +45,7 @@ from blockyard.data.splits.order import mix
 from blockyard.tokenizer._cache import fit_once
 from blockyard.tokenizer._lookup import TokenEmbedder
 from blockyard.tokenizer._vq import kmeans, nearest
-from blockyard.tokenizer.log_mel import Bands, Milliseconds, hann, log_mel, mel_filters, window_samples
+from blockyard.tokenizer.log_mel import Bands, Milliseconds, check_bands, hann, log_mel, mel_filters, window_samples
 from blockyard.tokenizer.patch_codes import Codes, FitSeed
 
 Levels = Annotated[int, Ge(1), Le(32), Because("a frame has so many tokens")]
@@ -105,16 +105,26 @@ class AudioVQ(SoundTokenizer):
             return self.run_seed
         return self.fit_seed
 
+    @property
+    def filters(self) -> Tensor:
+        """The triangles of the bands, (mels, W // 2 + 1)."""
+        return mel_filters(self.window, self.mels, self.rate)
+
+    @property
+    def hann(self) -> Tensor:
+        """The window, (W,)."""
+        with torch.device("cpu"):  # also while a model is built without weights
+            return hann(self.window)
+
     def spec(self, data: DataSpec) -> TokenSpec:
         """Return `levels` tokens a frame, and an end token. Raises ValueError for sounds that are only read."""
         window, self.hop = window_samples(data, self.window_ms, self.hop_ms)
         if data.source is None:
             raise ValueError("tokenizer=audio_vq makes tokens of sounds that are written; this sound has no source")
         assert data.rate is not None
-        with torch.device("cpu"):  # also while a model is built without weights
-            self.rate = data.rate
-            self.filters = mel_filters(window, self.mels, data.rate)
-            self.hann = hann(window)
+        check_bands(window, self.mels, data.rate)
+        self.window = window
+        self.rate = data.rate
         count = self.levels * self._frames(data.shape[0]) + 1
         if count > MOST:
             raise ValueError(
@@ -126,7 +136,7 @@ class AudioVQ(SoundTokenizer):
 
     def _frames(self, samples: int) -> int:
         """Return the number of frames of a sound with half a window of silence added to both ends."""
-        window = len(self.hann)
+        window = self.window
         return (samples + 2 * (window // 2) - window) // self.hop + 1
 
     def embedder(self, ctx: Context) -> TokenEmbedder:
@@ -144,7 +154,7 @@ class AudioVQ(SoundTokenizer):
 
     def frames(self, sound: Tensor) -> Tensor:
         """Return the log-mel frames (F, mels) of a sound (T,) int16."""
-        samples = F.pad(sound[None].float() / 32768, (len(self.hann) // 2,) * 2)
+        samples = F.pad(sound[None].float() / 32768, (self.window // 2,) * 2)
         return log_mel(samples, self.hann, self.hop, self.filters)[0].T
 
     def sound(self, frames: Tensor) -> Tensor:

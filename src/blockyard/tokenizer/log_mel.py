@@ -17,6 +17,7 @@ Cost: O(T log window) time for the spectrogram, O(frames D^2) for the convolutio
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from typing import Annotated, Literal
 
 import torch
@@ -70,7 +71,7 @@ class LogMel(Tokenizer):
         """Return one token every `subsample` windows. Raises ValueError for an empty window or band."""
         window, hop = self.window(data)
         _, rate = check_audio(data)
-        mel_filters(window, self.mels, rate)  # refuses empty bands
+        check_bands(window, self.mels, rate)
         return audio_tokens(data, ((window, hop, 0), (3, self.subsample // 2, 2), (3, 2, 2)))
 
     def window(self, data: DataSpec) -> tuple[int, int]:
@@ -172,23 +173,38 @@ def mel_filters(window: int, mels: int, rate: int) -> Tensor:
     Reference: transformers.audio_utils.mel_filter_bank(norm="slaney", mel_scale="slaney")
     Raises ValueError if a triangle lies between two frequencies.
     """
-    linear = 200 / 3  # Hz of a mel below 1 kHz
-    log_step = math.log(6.4) / 27  # logarithm of the ratio of two mels above
-
-    def mel(hertz: float) -> float:
-        if hertz < 1000:
-            return hertz / linear
-        return 15 + math.log(hertz / 1000) / log_step
-
-    edges = torch.linspace(0, mel(rate / 2), mels + 2, dtype=torch.float64, device="cpu")
-    edges = torch.where(edges < 15, edges * linear, 1000 * torch.exp((edges - 15) * log_step))  # Hz
+    check_bands(window, mels, rate)
+    edges = torch.tensor(_edges(mels, rate), dtype=torch.float64, device="cpu")
     low, middle, high = edges[:-2, None], edges[1:-1, None], edges[2:, None]  # (mels, 1)
     frequency = torch.arange(window // 2 + 1, dtype=torch.float64, device="cpu") * rate / window
     filters = torch.minimum((frequency - low) / (middle - low), (high - frequency) / (high - middle)).clamp_min(0)
-    empty = int((filters.sum(1) == 0).sum())
+    return (filters * 2 / (high - low)).float()
+
+
+def check_bands(window: int, mels: int, rate: int) -> None:
+    """Raise ValueError if a triangle of `mel_filters` lies between two frequencies of a window."""
+    edges = _edges(mels, rate)
+    frequencies = [index * rate / window for index in range(window // 2 + 1)]
+    empty = 0
+    for low, high in zip(edges[:-2], edges[2:], strict=True):
+        inside = bisect_left(frequencies, high) - bisect_right(frequencies, low)
+        empty += inside < 1
     if empty:
         raise ValueError(
             f"tokenizer.mels={mels}: {empty} bands hold no frequency of a window of {window} samples at {rate} Hz; use "
             "fewer bands or a larger tokenizer.window_ms"
         )
-    return (filters * 2 / (high - low)).float()
+
+
+def _edges(mels: int, rate: int) -> list[float]:
+    """Return the edges of the triangles in Hz, evenly spaced on Slaney's mel scale up to half the sampling rate."""
+    linear = 200 / 3  # Hz of a mel below 1 kHz
+    log_step = math.log(6.4) / 27  # logarithm of the ratio of two mels above
+    last = rate / 2 / linear
+    if rate / 2 >= 1000:
+        last = 15 + math.log(rate / 2 / 1000) / log_step
+    edges = []
+    for index in range(mels + 2):
+        mel = last * index / (mels + 1)
+        edges.append(mel * linear if mel < 15 else 1000 * math.exp((mel - 15) * log_step))
+    return edges

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from blockyard.config.untrusted import placeholders
 from blockyard.config.untrusted.installed import installed_packages
 from blockyard.config.untrusted.package_finder import is_not_allowed
 
@@ -60,6 +61,8 @@ def locate(target: str) -> type:
     Only classes pass: functions such as `torch.load` are not components, whatever their package.
     """
     module, _, name = target.rpartition(".")
+    if not target.startswith("blockyard."):  # what another package makes of stand-ins says nothing
+        placeholders.require_torch()
     try:
         # A module that is imported already is found faster; planning a large sweep asks a million times.
         located = getattr(sys.modules.get(module) or importlib.import_module(module), name)

@@ -11,6 +11,7 @@ from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError
 
 SUFFIXES = (".yaml", ".yml")
+VERDICTS = "verdicts.json"
 LONGEST = 80  # characters of an unknown name that a message shows
 
 
@@ -24,6 +25,14 @@ def shipped_folders() -> tuple[Path, Path]:
     return PACKAGE / "sweeps", PACKAGE.parents[1] / "sweeps"
 
 
+def verdicts_file() -> Path | None:
+    """Return the record of the answers to the shipped sweeps, in a wheel or a checkout; None where it is missing."""
+    for path in (PACKAGE / "sweeps" / VERDICTS, PACKAGE.parents[1] / "docs" / VERDICTS):
+        if path.is_file():
+            return path
+    return None
+
+
 def sweep_names() -> dict[str, Path]:
     """Return every sweep file that can be named, by its name."""
     paths: dict[str, Path] = {}
@@ -35,7 +44,7 @@ def sweep_names() -> dict[str, Path]:
 
 
 def find_sweep(name: str) -> Path:
-    """Return the sweep file with this path or name. Raises UserError with the list of names."""
+    """Return the sweep file with this path or name. Raises UserError with the nearest names."""
     named = sweep_names()
     path = local_path(name)
     try:

@@ -1,0 +1,143 @@
+"""Stand-ins for PyTorch and the libraries on it, with which the classes of the package can be read but not used.
+
+Options, traits and rules are facts of classes, and a module of the package can be imported once it finds the names that
+it imports. `install` lets the import system answer those names with empty classes, in a process that ends with its
+answer. Whoever needs a value of PyTorch there gets `NeedsTorchError`, and the command starts again with the library
+itself.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+import types
+from collections.abc import Sequence
+from typing import Any, NoReturn, Protocol
+
+# PyTorch, and what imports it.
+LIBRARIES = (
+    *("torch", "torchvision", "torchmetrics", "pytorch_lightning", "lightning", "lightning_fabric"),
+    *("lightning_utilities", "timm", "transformers", "safetensors", "submitit", "ray", "optuna", "wandb"),
+)
+
+
+class NeedsTorchError(BaseException):
+    """The answer depends on a value of PyTorch. No handler of ordinary errors may take it for a problem of a config."""
+
+
+def install() -> bool:
+    """Let imports of this process find stand-ins; return False where one of the libraries is imported already."""
+    if any(library in sys.modules for library in LIBRARIES):
+        return False
+    sys.meta_path.insert(0, _Finder())
+    return True
+
+
+def installed() -> bool:
+    """Return whether this process reads the package with stand-ins."""
+    return any(isinstance(finder, _Finder) for finder in sys.meta_path)
+
+
+def require_torch() -> None:
+    """Raise NeedsTorchError where only stand-ins are there: before anything is built, read or written with PyTorch."""
+    if installed():
+        raise NeedsTorchError
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds an empty module for every name in the libraries."""
+
+    def find_spec(
+        self, name: str, _path: Sequence[str] | None = None, _target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return the spec of an empty module; None for a module of any other package."""
+        if name.partition(".")[0] in LIBRARIES:
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """Return the empty module."""
+        return _Module(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Nothing is executed."""
+
+
+class _Module(types.ModuleType):
+    """A module in which every name is an empty class."""
+
+    def __getattr__(self, name: str) -> Any:
+        return _member(self.__name__, name)
+
+
+# The metaclass of protocols is that of ABCs too: a class of the package may have both and a stand-in as bases.
+class _StandInType(type(Protocol)):  # type: ignore[misc]
+    """The type of stand-ins and of the package's classes that derive from one."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if "_dotted" in vars(cls):
+            return _member(cls._dotted, name)
+        raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
+
+    def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
+        if "_dotted" in vars(cls):  # a function, or a class whose objects only the library has
+            return _Value()
+        return super().__call__(*arguments, **keywords)
+
+    def __neg__(cls) -> _Value:
+        return _Value()
+
+
+class _StandIn(metaclass=_StandInType):
+    """What a stand-in gives the package's classes that derive from it."""
+
+    def __init__(self, *_arguments: Any, **_keywords: Any) -> None:
+        pass
+
+    def __class_getitem__(cls, _item: Any) -> Any:
+        return cls
+
+
+class _Value:
+    """What a function of a library returns: a decorator or a context at most."""
+
+    def __call__(self, *arguments: Any, **_keywords: Any) -> Any:
+        if len(arguments) == 1 and callable(arguments[0]):
+            return arguments[0]
+        return self
+
+    def __enter__(self) -> _Value:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise NeedsTorchError
+
+    def _unknown(self, *_arguments: Any) -> NoReturn:
+        raise NeedsTorchError
+
+    __bool__ = __iter__ = __len__ = __getitem__ = __int__ = __float__ = __index__ = _unknown
+    __lt__ = __le__ = __gt__ = __ge__ = _unknown
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _unknown
+    __pow__ = __rpow__ = __matmul__ = __and__ = __or__ = __neg__ = __invert__ = __setitem__ = _unknown
+
+
+_MADE: dict[str, type] = {}  # one class for each dotted name, however it is reached
+
+
+def _member(owner: str, name: str) -> Any:
+    """Return the stand-in of a name in a module or class of a library."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    dotted = f"{owner}.{name}"
+    if dotted not in _MADE:
+        base = _StandIn
+        if owner == "torch.nn" and name != "Module":  # a norm is a choice, and the config asks for a module
+            base = _member(owner, "Module")
+        _MADE[dotted] = _StandInType(name, (base,), {"__module__": owner, "_dotted": dotted})
+    return _MADE[dotted]
