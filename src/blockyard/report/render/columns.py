@@ -260,10 +260,11 @@ def notes(data: ComparisonDocument) -> list[str]:
     if not gaps:
         return [intervals]
     if data.evidence and data.evidence.by == "boundary":
+        corrected = _corrected_over(data, len(gaps))
+        both = f"p alone: of the t test over all looks; p{corrected}" if corrected else "p: of the t test over all looks"
         return [
             f"{intervals}; of differences, one that holds at all looks at once",
-            f"difference: to {reference(data)}, paired by seed; p alone: of the t test over all looks; "
-            f"p{_corrected_over(data, len(gaps))}; effect: d_z with Hedges' correction",
+            f"difference: to {reference(data)}, paired by seed; {both}; effect: d_z with Hedges' correction",
         ]
     if data.evidence:
         return [
