@@ -261,10 +261,12 @@ def notes(data: ComparisonDocument) -> list[str]:
         return [intervals]
     if data.evidence and data.evidence.by == "boundary":
         corrected = _corrected_over(data, len(gaps))
-        both = f"p alone: of the t test over all looks; p{corrected}" if corrected else "p: of the t test over all looks"
+        ps = "p: of the t test over all looks"
+        if corrected:
+            ps = f"p alone: of the t test over all looks; p{corrected}"
         return [
             f"{intervals}; of differences, one that holds at all looks at once",
-            f"difference: to {reference(data)}, paired by seed; {both}; effect: d_z with Hedges' correction",
+            f"difference: to {reference(data)}, paired by seed; {ps}; effect: d_z with Hedges' correction",
         ]
     if data.evidence:
         return [
