@@ -399,7 +399,7 @@ def effort(sweeps: int) -> None:
 
 
 def _shipped() -> list[Shipped]:
-    """Return the questions whose record has an interval of every clause, as the plans of tests/golden have them."""
+    """Return the questions of tests/golden/plans whose record has a confidence sequence of every clause."""
     pattern = re.compile(r"[+-][\d.e+-]+ \(95 % confidence sequence ([\d.e+-]+) to ([\d.e+-]+)\).*?(\d+) seeds")
     questions = []
     for record in json.loads((ROOT / "docs/verdicts.json").read_text(encoding="utf-8")):

@@ -63,6 +63,27 @@ def test_t_tests_cross_it_as_often_as_the_level_says(first: int, most: int, alph
     assert crossed.mean() == pytest.approx(alpha, abs=3.5 * error)
 
 
+@pytest.mark.parametrize("n", [3, 4, 12, 60])
+def test_one_more_seed_leaves_the_distribution_of_a_normal_score_as_it_is(n: int) -> None:
+    """Where nothing has stopped, z is standard normal after any number of seeds."""
+    edges = np.concatenate([np.arange(0.0, 4.0, 0.02), [8.0]])
+    masses = 2 * np.diff(special.ndtr(edges))
+    middles = (edges[1:] + edges[:-1]) / 2
+    moved = masses @ boundary.student_moves(n, middles, edges)
+    assert np.cumsum(moved) == pytest.approx(np.cumsum(masses), abs=3e-4)
+
+
+def test_two_looks_are_as_dependent_as_those_of_t_tests() -> None:
+    gaps = np.random.default_rng(1).normal(size=(400_000, 5))
+    ts = [stats.ttest_1samp(gaps[:, :n], 0, axis=1).statistic for n in (4, 5)]
+    before, after = (np.abs(special.ndtri(special.stdtr(n - 1, t))) for n, t in zip((4, 5), ts, strict=True))
+    both = ((before > 1.5) & (after > 1.8)).mean()
+    first, second, either = (
+        boundary.crossing(np.ones(1), shape, 4, boundary.student_moves)[0] for shape in ([1.5], [8.0, 1.8], [1.5, 1.8])
+    )
+    assert first + second - either == pytest.approx(both, abs=5 * math.sqrt(both / len(gaps)))
+
+
 def test_one_look_is_the_t_test() -> None:
     assert boundary.critical_t(3, 0.05, 3, 3) == pytest.approx(stats.t.isf(0.025, 2), rel=2e-3)
     (log_p,) = boundary.look_log_ps([2.5], [3], 3, 3)

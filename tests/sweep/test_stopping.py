@@ -27,7 +27,7 @@ from blockyard.sweep.executor import build
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.stopping import due, evidence
 from blockyard.sweep.stopping.decisions import EARLIER, ArmComparison, comparisons, judge
-from blockyard.sweep.stopping.due import Standing, standing
+from blockyard.sweep.stopping.due import Standing, seeded_arms, standing
 from blockyard.sweep.stopping.forecast import seeds_to_decide
 from tests.sweep.sweep_runs import at_work, planner, wait_for
 from tests.sweep.sweep_runs import plan as tiny_plan
@@ -324,6 +324,7 @@ def test_an_arm_that_no_clause_names_gets_three_seeds() -> None:
     now = play(frozen(expect="b > a", until=until), GAPS, random.Random(0))
     assert seeds_of(now) == {"a": 5, "b": 5, "c": 3}
     assert now.reason == "decided"
+    assert seeded_arms(frozen(expect="b > a", until=until)) == {"a", "b"}
     earlier = play(frozen(expect="b > a", first=5), GAPS, random.Random(0))
     assert seeds_of(earlier) == {"a": 5, "b": 5, "c": 5}
 
