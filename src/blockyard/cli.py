@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -16,23 +17,9 @@ from blockyard.config.project_file import import_folders, with_project
 from blockyard.config.untrusted.package_finder import importable
 from blockyard.errors import UserError, did_you_mean, first_line, refuse, shortened
 
+# Called by blockyard itself, without flags and help; the module of each.
+HIDDEN = {"_cell": "blockyard.commands.cell", "_complete": "blockyard.commands.completion"}
 READ_ONLY = ("list", "explain", "check", "compare", "completion", "_complete")
-
-
-def _cell(arguments: Sequence[str]) -> int:
-    from blockyard.commands import cell
-
-    return cell.run(arguments)
-
-
-def _complete(arguments: Sequence[str]) -> int:
-    from blockyard.commands import completion
-
-    return completion.run(arguments)
-
-
-HIDDEN = {"_cell": _cell, "_complete": _complete}  # called by blockyard itself, without flags and help
-
 HELP = """blockyard composes, trains and compares transformer blocks.
 
 usage: blockyard COMMAND [key=value ...]
@@ -83,7 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = with_project(command, arguments)
         with importable(packages_typed(arguments), import_folders(command)):
-            code = HIDDEN[command](arguments) if command in HIDDEN else _reader.run(command, arguments)
+            if command in HIDDEN:
+                code = importlib.import_module(HIDDEN[command]).run(arguments)
+            else:
+                code = _reader.run(command, arguments)
         sys.stdout.flush()  # here, where an error still has a message and an exit code
         return code
     except UserError as error:
