@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -17,23 +18,9 @@ from blockyard.config.project_file import import_folders, with_project
 from blockyard.config.untrusted.package_finder import importable
 from blockyard.errors import UserError, did_you_mean, first_line, refuse, shortened
 
+# Called by blockyard itself, without flags and help; the module of each.
+HIDDEN = {"_cell": "blockyard.commands.cell", "_complete": "blockyard.commands.completion"}
 READ_ONLY = ("list", "explain", "check", "compare", "completion", "_complete")
-
-
-def _cell(arguments: Sequence[str]) -> int:
-    from blockyard.commands import cell
-
-    return cell.run(arguments)
-
-
-def _complete(arguments: Sequence[str]) -> int:
-    from blockyard.commands import completion
-
-    return completion.run(arguments)
-
-
-HIDDEN = {"_cell": _cell, "_complete": _complete}  # called by blockyard itself, without flags and help
-
 HELP = """blockyard composes, trains and compares transformer blocks.
 
 usage: blockyard COMMAND [key=value ...]
@@ -126,7 +113,7 @@ def _run(command: str, arguments: list[str]) -> int:
         arguments = with_project(command, arguments)
         with importable(packages_typed(arguments), import_folders(command)):
             if command in HIDDEN:
-                return HIDDEN[command](arguments)
+                return int(importlib.import_module(HIDDEN[command]).run(arguments))
             return _reader.run(command, arguments)
     except UserError as error:
         return refuse(getattr(error, "problems", [str(error)]))  # a sweep file may have several

@@ -23,7 +23,12 @@ class Formatted(str):
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Return a table as CSV. None is an empty cell, and numbers are written in full."""
-    return "".join(map(_line, [header, *rows]))
+    text = io.StringIO()
+    for cells in [header, *rows]:
+        line = io.StringIO()
+        csv.writer(line).writerow([cell(value) for value in cells])  # quotes what its own line ending consists of
+        text.write(line.getvalue().removesuffix("\r\n") + "\n")
+    return text.getvalue()
 
 
 def cell(value: Any) -> Any:
@@ -31,12 +36,6 @@ def cell(value: Any) -> Any:
     if isinstance(value, str) and not isinstance(value, Formatted) and value.lstrip().startswith(_COMPUTED):
         return f"'{value}"
     return "" if value is None else shortest(value)
-
-
-def _line(cells: Sequence[Any]) -> str:
-    out = io.StringIO()
-    csv.writer(out).writerow([cell(value) for value in cells])  # quotes what its own line ending consists of
-    return out.getvalue().removesuffix("\r\n") + "\n"
 
 
 def shortest(value: Any) -> Any:

@@ -24,6 +24,15 @@ from typing import Any
 
 from blockyard.errors import UserError, printable
 
+TEMPORARY = ".tmp-"
+DELETED = ".deleted-"  # what is renamed so is removed next
+CHECKSUM = "checksum"
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_MAX_BYTES = 1_000_000_000
+_TEMPORARY_FILE = re.compile(rf"{re.escape(TEMPORARY)}.*-[0-9]+-[0-9a-f]+", re.S)  # a name of `replacing`
+_OF_PROCESS = re.compile(r".*-(?P<pid>[0-9]+)-(?P<host>[0-9a-f]{8})[0-9a-f]{8}", re.S)
+_cleared: set[Path] = set()  # folders in which this process has looked for leftovers
+
 
 def is_regular(path: str | os.PathLike[str]) -> bool:
     """Return whether a file can be read to its end: it is no folder, pipe, socket or device, nor a link to one."""
@@ -87,9 +96,6 @@ def open_member(path: Path) -> int:
     return handle
 
 
-_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-
-
 def _not_copied(path: Path, reason: str) -> UserError:
     return UserError(printable(f"{path} is not copied: {reason}; put a copy of the file in its place"))
 
@@ -99,13 +105,6 @@ def _content(handle: int, status: os.stat_result, limit: int | None) -> bytes:
         raise ValueError(f"larger than {limit} bytes")
     with os.fdopen(handle, "rb", closefd=False) as file:
         return file.read()
-
-
-TEMPORARY = ".tmp-"
-DELETED = ".deleted-"  # what is renamed so is removed next
-_TEMPORARY_FILE = re.compile(rf"{re.escape(TEMPORARY)}.*-[0-9]+-[0-9a-f]+", re.S)  # a name of `replacing`
-_OF_PROCESS = re.compile(r".*-(?P<pid>[0-9]+)-(?P<host>[0-9a-f]{8})[0-9a-f]{8}", re.S)
-_cleared: set[Path] = set()  # folders in which this process has looked for leftovers
 
 
 def sync_folder(folder: Path) -> None:
@@ -233,7 +232,8 @@ def write_text(path: Path, text: str) -> None:
 def move_aside(path: Path, mark: str) -> Path:
     """Rename a file, or anything else there, to NAME.MARK.SUFFIX, or to NAME.MARK-1.SUFFIX, ...; return that path."""
     for count in range(1000):
-        aside = path.with_name(f"{path.stem}.{mark}{f'-{count}' if count else ''}{path.suffix}")
+        number = f"-{count}" if count else ""
+        aside = path.with_name(f"{path.stem}.{mark}{number}{path.suffix}")
         if not os.path.lexists(aside):
             os.rename(path, aside)
             return aside
@@ -257,10 +257,6 @@ def remove_temporary(folder: Path, *, untouched: float = 0.0) -> list[str]:
             path.unlink()
             removed.append(path.name)
     return removed
-
-
-CHECKSUM = "checksum"
-_MAX_BYTES = 1_000_000_000
 
 
 def write_json(path: Path, value: Any, *, indent: int | None = 2, checked: bool = False) -> None:

@@ -128,7 +128,8 @@ def _config(mixer: str, longest: int, overrides: Sequence[str], config_dirs: Seq
 def _measure(components: Components, mixer: str, name: Kernel, length: int, of: Of, batch: int, device: str) -> Cost:
     try:
         measured = subject(components, of, batch, device)
-        attends = _attends(measured)
+        # This first run also warms up the kernels.
+        attends = any(entry["kernel"] != "none" for entry in kernel.record(_Runs(measured)))
     except UserError:  # a ValueError too, whose message is complete
         raise
     except (ValueError, RuntimeError) as error:
@@ -143,11 +144,6 @@ def _measure(components: Components, mixer: str, name: Kernel, length: int, of: 
         milliseconds=milliseconds(measured, device),
         bytes=measured.kept + peak(measured, device),
     )
-
-
-def _attends(measured: Subject) -> bool:
-    """Return whether a softmax attention runs. This first run also warms up the kernels."""
-    return any(entry["kernel"] != "none" for entry in kernel.record(_Runs(measured)))
 
 
 class _Runs(torch.nn.Module):
@@ -381,9 +377,6 @@ def crossing(first: Mapping[int, float], second: Mapping[int, float]) -> float |
     above = max((number for number, gap in enumerate(gaps) if gap >= 0), default=None)
     if above is None:
         return 0.0
-    return _zero(lengths[above : above + 2], gaps[above : above + 2])
-
-
-def _zero(lengths: Sequence[int], gaps: Sequence[float]) -> float:
-    share = gaps[0] / (gaps[0] - gaps[1])
-    return math.exp(math.log(lengths[0]) + share * (math.log(lengths[1]) - math.log(lengths[0])))
+    share = gaps[above] / (gaps[above] - gaps[above + 1])
+    start, stop = math.log(lengths[above]), math.log(lengths[above + 1])
+    return math.exp(start + share * (stop - start))

@@ -160,16 +160,11 @@ def parts_of(model: nn.Module, parts: Sequence[str]) -> list[str]:
         if not parameter.requires_grad:
             continue
         path = parameter_name.split(".")
-        depth = _depth(path) if parts[0] == "layers" else 1
+        depth = 1
+        if parts[0] == "layers" and "blocks" in path[:-1]:
+            depth = path.index("blocks") + 2  # up to the number of the block
         names.append(".".join(path[:depth]))
     return list(dict.fromkeys(names))
-
-
-def _depth(name: Sequence[str]) -> int:
-    """Return the number of leading parts of a parameter's name that name its block; 1 outside of blocks."""
-    if "blocks" in name[:-1]:
-        return name.index("blocks") + 2
-    return 1
 
 
 def rate_tests(

@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-
-def _gelu_tanh(x: Tensor) -> Tensor:
-    return F.gelu(x, approximate="tanh")
-
-
-def _identity(x: Tensor) -> Tensor:
-    return x
-
-
-def _quick_gelu(x: Tensor) -> Tensor:
-    return x * torch.sigmoid(1.702 * x)  # 1.702: the sigmoid closest to the normal distribution of gelu
-
-
-def _relu2(x: Tensor) -> Tensor:
-    return torch.square(F.relu(x))
-
-
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
-    "identity": _identity,
+    "identity": lambda x: x,
     "sigmoid": torch.sigmoid,
-    "gelu_tanh": _gelu_tanh,
-    "quick_gelu": _quick_gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),  # the sigmoid closest to the normal distribution of gelu
     "relu": F.relu,
-    "relu2": _relu2,
+    "relu2": lambda x: torch.square(F.relu(x)),
     "silu": F.silu,
     "tanh": torch.tanh,
 }

@@ -25,6 +25,9 @@ SPLITS = ("test", "validation", "train")
 OUTPUTS = "outputs"
 # The keys of a config beside its families, of `config.schema.Root`, which imports torch.
 ROOT_KEYS = ("seed", "repeat", "name", "tags", "outputs", "allow", "force")
+REPEATED = "repeated"  # the key may be given several times; the value is the list of all
+TYPED = "typed"  # not an argument: receives the command line as it was typed
+CONFIG_DIRS = "config_dirs"  # the parameter that receives every --config-dir
 T = TypeVar("T")
 
 
@@ -74,10 +77,6 @@ class Keys:
             return False
         return self.names is None or key.removeprefix(self.prefix) in self.names
 
-
-REPEATED = "repeated"  # the key may be given several times; the value is the list of all
-TYPED = "typed"  # not an argument: receives the command line as it was typed
-CONFIG_DIRS = "config_dirs"  # the parameter that receives every --config-dir
 
 Flag = Annotated[T, FlagForm()]
 

@@ -237,10 +237,10 @@ def evaluate_written(
         figures = draw("written", loaded, written, f"the {written.part} split", path)
     except OSError as error:
         raise UserError(f"the texts cannot be written into {loaded.folder.path}: {error}") from None
-    sys.stderr.write(
-        f"{path}{'' if added else '; not in the summary, which is about other weights or data, or a whole split'}\n"
-    )
-    sys.stderr.write("".join(f"{figure}\n" for figure in figures))
+    note = ""
+    if not added:
+        note = "; not in the summary, which is about other weights or data, or a whole split"
+    sys.stderr.write("".join(f"{line}\n" for line in (f"{path}{note}", *figures)))
 
 
 @command(key="resolution")

@@ -33,10 +33,6 @@ Texts = Annotated[Sequence[str], Value("TEXT"), REPEATED]
 Count = Annotated[int, Ge(1)]
 
 
-def _drafts(_before: Sequence[str], _typed: str) -> list[str]:
-    return [*run_names(_before, _typed), "ngram"]
-
-
 @command()
 def generate(
     *,
@@ -52,7 +48,7 @@ def generate(
     seed: Annotated[int, Ge(0)] | None = None,
     beam: Count | None = None,
     length_penalty: Annotated[float, Ge(0)] | None = None,
-    draft: Annotated[Text, Value("RUN|ngram", values=_drafts)] | None = None,
+    draft: Annotated[Text, Value("RUN|ngram", values=lambda *typed: [*run_names(*typed), "ngram"])] | None = None,
     draft_tokens: Annotated[int, Ge(1), Le(64)] | None = None,
     suffix: Text | None = None,
     steps: Count | None = None,
@@ -130,7 +126,7 @@ def generate(
         "order": order,
     }
     settings = {
-        **{"compiled" if name == "compile" else name: value for name, value in text_only.items()},
+        **text_only,
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
@@ -139,6 +135,7 @@ def generate(
         "device": device,
         "which": which,
     }
+    settings["compiled"] = settings.pop("compile")
     settings = {name: value for name, value in settings.items() if value is not None}
     of_images = {"images": images, "class": class_, "given": given, "judge": judge, "nearest": nearest, "out": out}
     drawing = {name: value for name, value in of_images.items() if value is not None}

@@ -15,7 +15,7 @@ from blockyard.inspect.options import options as options_of
 
 @command()
 def inspect(
-    *kinds: Annotated[str, Value("KIND", values=KINDS)],
+    *kinds: Annotated[str, Value("KIND", values=tuple(KINDS))],
     run: Run,
     which: Which = "best",
     out: Annotated[str, Value("FOLDER")] | None = None,

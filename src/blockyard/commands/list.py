@@ -56,7 +56,11 @@ def list_choices(
     if overrides and not compatible:
         raise UserError(f"{overrides[0]}: list takes overrides with --compatible only")
     if compatible:
-        _refuse_unknown(overrides, config_dirs)
+        from blockyard.config.compose import compose
+
+        # These overrides are wrong whatever else is chosen.
+        if issues := compose(overrides, config_dirs).issues:
+            raise UserError("; ".join(map(str, issues)))
     screen = console()
     for family in names or (catalog.families() if compatible else groups):
         if family == SWEEPS:
@@ -116,14 +120,6 @@ def _claim(path: Path) -> str:
     if not isinstance(content, dict):
         return ""
     return " ".join(str(content.get("claim") or "").split())
-
-
-def _refuse_unknown(overrides: Sequence[str], config_dirs: Sequence[str]) -> None:
-    """Raise UserError for overrides that are wrong whatever else is chosen."""
-    from blockyard.config.compose import compose
-
-    if issues := compose(overrides, config_dirs).issues:
-        raise UserError("; ".join(map(str, issues)))
 
 
 def _accepted(family: str, names: list[str], overrides: Sequence[str], config_dirs: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ import keyword
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -39,16 +39,12 @@ BESIDE = {
 }
 
 
-def _kinds_of_family(before: Sequence[str], _typed: str) -> list[str]:
-    return kinds(before[0]) if before else []
-
-
 @command()
 def new(
     family: Annotated[str, Value("FAMILY", values=lambda _before, _typed: families())],
     name: Annotated[str, Value("NAME")],
     *,
-    kind: Annotated[str, Value("KIND", values=_kinds_of_family)] | None = None,
+    kind: Annotated[str, Value("KIND", values=lambda before, _: kinds(before[0]) if before else [])] | None = None,
     package: Annotated[str, Value("PACKAGE")] | None = None,
     conf: Annotated[str, Value("DIR")] | None = None,
 ) -> None:

@@ -103,7 +103,11 @@ def predict(
         return
     _print(predictions)
     if path is not None:
-        _write(predictions, path)
+        try:
+            write_text(path, as_csv(predictions))
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror}") from error
+        sys.stdout.write(f"{len(predictions.inputs)} predictions in {path}\n")
 
 
 def _draw(
@@ -203,11 +207,3 @@ def _print(predictions: Predictions) -> None:
         then = ", ".join(f"{predictions.names[i]} {values[i]:.3f}" for i in order[1 : 1 + _NEXT])
         rows.add_row(source, predictions.names[order[0]], f"{values[order[0]]:.3f}", then)
     console().print(rows)
-
-
-def _write(predictions: Predictions, path: Path) -> None:
-    try:
-        write_text(path, as_csv(predictions))
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
-    sys.stdout.write(f"{len(predictions.inputs)} predictions in {path}\n")

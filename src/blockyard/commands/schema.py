@@ -70,6 +70,7 @@ def _is_schema(path: Path, schema: Mapping[str, Any]) -> bool:
 def associations(folder: Path, names: Sequence[str]) -> dict[str, str]:
     """Return the files of each schema, as the YAML extension of VS Code reads them."""
     near = "" if folder.is_absolute() else "./"
-    return {
-        f"{near}{folder / name}.json": "sweeps/*.yaml" if name == "sweep" else f"**/{name}/*.yaml" for name in names
-    }
+    files = {}
+    for name in names:
+        files[f"{near}{folder / name}.json"] = "sweeps/*.yaml" if name == "sweep" else f"**/{name}/*.yaml"
+    return files

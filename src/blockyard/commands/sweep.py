@@ -521,8 +521,9 @@ def _work(plan: SweepPlan, options: SweepOptions, announced: Estimate) -> int:
     is_bound = plan.question.get("search") or plan.question.get("until")
     cost = None if is_bound else announced
     code = run_plan(options.only(plan), options.build_executor(plan), retry=options.retry, say=_say, announced=cost)
-    if code == 0 and _without_setting(plan):
-        code = 1
+    search = plan.facts.get("search")
+    if code == 0 and search is not None and any(arm["chosen"] is None for arm in search["arms"].values()):
+        code = 1  # all trials of an arm failed, so it has no setting
     if code in (130, 143) or options.no_compare:
         return code
     try:
@@ -563,12 +564,6 @@ def _search(plan: SweepPlan, options: SweepOptions) -> tuple[SweepPlan, int]:
         if signals.code:
             _say("stopped; finished runs are kept, and the same command continues")
         return plan, signals.code
-
-
-def _without_setting(plan: SweepPlan) -> bool:
-    """Return whether a search has no setting for an arm, because all its trials failed."""
-    search = plan.facts.get("search")
-    return search is not None and any(arm["chosen"] is None for arm in search["arms"].values())
 
 
 def _compare(plan: SweepPlan, say: Callable[[str], None]) -> None:

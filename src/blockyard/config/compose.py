@@ -12,14 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from blockyard.config import (
-    layer_kinds,
-    presets,
-    size_matching,
-    tokenizer_content,
-    user_folders,
-    weight_hashes,
-)
+from blockyard.config import layer_kinds, presets, recorded_facts, size_matching, user_folders
 from blockyard.config.defaults import complete, leave_out_defaults
 from blockyard.config.merge import Choices, merge
 from blockyard.config.overrides import SortedOverrides, sort_overrides
@@ -95,10 +88,9 @@ def _completed(
     _delete_callbacks(config, ordered.deleted, issues)
     complete(config, folders)  # again: a value may have named another class, which has other defaults
     leave_out_defaults(config, choices)
-    tokenizer_content.fill(config, issues)
+    recorded_facts.fill(config, issues)
     if config.get("name") is None:
         config["name"] = _default_name(choices)
-    weight_hashes.fill(config, issues)
     typed = {value.key: value.text for value in ordered.values}
     matched = size_matching.solve(config, typed, issues)
     families = frozenset(group.partition("=")[0] for group in ordered.groups)

@@ -80,7 +80,9 @@ def _fill(node: Node, declared: dict[str, Option]) -> None:
     for name, option in declared.items():
         if name not in node:
             default = plain_default(option.default)
-            if option.default is not REQUIRED and _is_writable(default):
+            # A default of a library's class, such as a device, stays unwritten: YAML cannot hold it.
+            is_writable = default is None or isinstance(default, bool | int | float | str | list | dict)
+            if option.default is not REQUIRED and is_writable:
                 node[name] = default
             continue
         value = node[name]
@@ -89,11 +91,6 @@ def _fill(node: Node, declared: dict[str, Option]) -> None:
             node[name] = _merged(default, value) if isinstance(default, dict) else value
     # In the order of the signature, whatever order the files and the command line had.
     node.update({name: node.pop(name) for name in declared if name in node})
-
-
-def _is_writable(default: Any) -> bool:
-    """Return whether a YAML can hold a default. One of a library's class may be a device: it stays unwritten."""
-    return default is None or isinstance(default, bool | int | float | str | list | dict)
 
 
 def _merged(default: Node, value: Node) -> Node:

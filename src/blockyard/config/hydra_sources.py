@@ -116,7 +116,11 @@ class PackageFiles(ConfigRepository):
     def load_config(self, config_path: str) -> ConfigResult | None:
         """Return the parsed file of a path such as `block/pre_norm`, None if there is none."""
         source = self._find_object_source(config_path=config_path, object_type=ObjectType.CONFIG)
-        if source is None or not _is_fixed(folder := f"{source.scheme()}://{source.path}"):
+        if source is None:
+            return super().load_config(config_path)
+        folder = f"{source.scheme()}://{source.path}"
+        # Files of other folders may change while the process runs.
+        if folder not in (f"file://{catalog.conf_dir()}", "pkg://hydra.conf", "structured://"):
             return super().load_config(config_path)
         key = (folder, config_path)
         if key not in _PARSED:
@@ -232,8 +236,3 @@ def _plain(loaded: ConfigResult) -> Node:
     """Return the content of a file without its defaults list."""
     content = cast("Node", OmegaConf.to_container(loaded.config, resolve=False))
     return {key: value for key, value in content.items() if key != "defaults"}
-
-
-def _is_fixed(folder: str) -> bool:
-    """Return whether the files of a folder, as Hydra names it, stay as they are while a process runs."""
-    return folder in (f"file://{catalog.conf_dir()}", "pkg://hydra.conf", "structured://")

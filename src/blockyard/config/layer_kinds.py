@@ -131,11 +131,11 @@ def nodes_of_kinds(config: Node) -> dict[str, dict[str, Node]]:
     kinds = get(config, KINDS, None)
     if not isinstance(kinds, dict):
         return {}
-    return {
-        str(name): {family: node[family] for family in FAMILIES if is_node(node.get(family))}
-        for name, node in kinds.items()
-        if is_node(node)
-    }
+    nodes: dict[str, dict[str, Node]] = {}
+    for name, node in kinds.items():
+        if is_node(node):
+            nodes[str(name)] = {family: node[family] for family in FAMILIES if is_node(node.get(family))}
+    return nodes
 
 
 def nodes_of_layers(config: Node, depth: int) -> list[dict[str, Node]]:

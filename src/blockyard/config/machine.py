@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,10 @@ def exported_threads() -> int | None:
 
 def memory() -> int | None:
     """Return the bytes of memory that this process may use, fewer in a container; None where unknown."""
-    return min((*_installed(), *_granted()), default=None)
+    limits = [*_granted()]
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # not every system tells
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return min(limits, default=None)
 
 
 def gpu_memory() -> int:
@@ -34,13 +38,6 @@ def gpu_memory() -> int:
     import torch
 
     return min(torch.cuda.get_device_properties(n).total_memory for n in range(torch.cuda.device_count()))
-
-
-def _installed() -> Iterator[int]:
-    try:
-        yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # not every system tells
-        return
 
 
 def _granted() -> Iterator[int]:

@@ -141,8 +141,11 @@ def _merge_files(
     content, chosen = _content(single, replaced, folders)
     for family, names in several.items():
         # Hydra 1.3 merges several choices of a group into one node, in which one logger would overwrite the other.
-        nodes = [_content((*single, f"{family}={name}"), replaced, folders)[0][family] for name in names]
-        content[family] = _together(family, nodes, names)
+        merged: Node = {}
+        for name in names:
+            node = _content((*single, f"{family}={name}"), replaced, folders)[0][family]
+            merged |= node if family == "callbacks" else {name: node}
+        content[family] = merged
     families = (*catalog.families(), *(key for key in catalog.OF_SOURCE if chosen.get(key)))
     choices = {family: chosen[family] for family in families if family in chosen}
     choices |= {family: ",".join(names) for family, names in several.items()}
@@ -198,11 +201,3 @@ def _apart(groups: Sequence[str]) -> tuple[tuple[str, ...], dict[str, list[str]]
     several = {family: names for family, names in several.items() if names}
     single = tuple(group for group in groups if group.partition("=")[0] not in several)
     return single, several
-
-
-def _together(family: str, nodes: Sequence[Node], names: Sequence[str]) -> Node:
-    """Return several choices of a family as one node: loggers under their names, callbacks as one collection."""
-    merged: Node = {}
-    for name, node in zip(names, nodes, strict=True):
-        merged |= node if family == "callbacks" else {name: node}
-    return merged

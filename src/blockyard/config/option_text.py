@@ -41,8 +41,10 @@ def integer(minimum: int = 0, maximum: int | None = None, note: str = "") -> Cal
 
 def number(minimum: float = 0.0, maximum: float = float("inf"), *, exclusive: bool = False) -> Callable[[str], float]:
     """Return a reader of finite numbers in a range; `exclusive` leaves the minimum out."""
-    limits = f"a number {'>' if exclusive else '>='} {minimum:g}"
-    limits += f" and <= {maximum:g}" if maximum < float("inf") else ""
+    comparison = ">" if exclusive else ">="
+    limits = f"a number {comparison} {minimum:g}"
+    if maximum < float("inf"):
+        limits += f" and <= {maximum:g}"
 
     def read(text: str) -> float:
         try:

@@ -32,7 +32,8 @@ def parse_override(text: str) -> Override:
 
     if len(text) > LONGEST:
         raise ValueError(f"{len(text):,} characters; no value is longer than {LONGEST:,}")
-    if _depth(text) > DEEPEST:
+    depths = accumulate(_DEPTHS.get(letter, 0) for letter in text)  # of brackets, in quoted text too
+    if max(depths, default=0) > DEEPEST:
         raise ValueError(f"lists or mappings nested deeper than {DEEPEST}")
     try:
         return OverridesParser.create().parse_override(_quoted_overrides(text))
@@ -72,12 +73,6 @@ def _apart(text: str) -> list[str]:
         else:
             parts[-1] += letter
     return parts
-
-
-def _depth(text: str) -> int:
-    """Return how deep brackets are nested, in quoted text too."""
-    depths = accumulate(_DEPTHS.get(letter, 0) for letter in text)
-    return max(depths, default=0)
 
 
 def parse_value(text: str) -> Any:

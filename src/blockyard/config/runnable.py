@@ -21,7 +21,6 @@ from blockyard.config.compose import compose
 from blockyard.config.presets import choices as choices_of_file
 from blockyard.config.rules import RULES, Facts
 from blockyard.config.untrusted.placeholders import NeedsTorchError
-from blockyard.contracts import Issue
 
 COMPANIONS = 6  # at most so many other families are changed
 TRIED = 12  # sets of companions that are checked as whole configs
@@ -58,8 +57,11 @@ def runnable(choice: catalog.Choice, folders: Sequence[Path] = (), allow: Sequen
                 issues = check(composed, builds=False)
                 if not issues:
                     return Runnable(overrides)
-                if lacking is None and all(map(_of_user, check(composed, on_this_machine=False, builds=False))):
-                    lacking = Runnable(overrides, issues[0].text)
+                if lacking is None:
+                    elsewhere = check(composed, on_this_machine=False, builds=False)
+                    # Another machine may have the user's files.
+                    if all(issue.key == "data" or issue.key.endswith(".path") for issue in elsewhere):
+                        lacking = Runnable(overrides, issues[0].text)
             except NeedsTorchError as error:  # overrides that can be read are as good
                 unread = error
         if lacking is not None and stage >= (0 if choice.family in ("data", "trainer") else 1):
@@ -70,11 +72,6 @@ def runnable(choice: catalog.Choice, folders: Sequence[Path] = (), allow: Sequen
         raise unread
     plain = (f"{choice.family}={choice.name}",)
     return Runnable(plain, str(check(compose([*plain, *more], dirs), builds=False)[0]))
-
-
-def _of_user(issue: Issue) -> bool:
-    """Return whether an issue is about a file of the user's. Another machine may have it."""
-    return issue.key == "data" or issue.key.endswith(".path")
 
 
 def _stages(choice: catalog.Choice, dirs: list[str], more: list[str]) -> Iterator[Iterator[tuple[str, ...]]]:
@@ -134,7 +131,9 @@ def _repaired(facts: Facts, fixed: set[str], count: int) -> Iterator[tuple[str, 
 
 def _ordered(family: str) -> list[str]:
     """Return the choices of a family, the default first, then built-in data."""
-    first = (catalog.default_choices().get(family), *(BUILT_IN if family == "data" else ()))
+    first = [catalog.default_choices().get(family)]
+    if family == "data":
+        first += BUILT_IN
     names = catalog.choices(family)
     preferred = [name for name in first if name in names]
     return [*dict.fromkeys([*preferred, *names])]

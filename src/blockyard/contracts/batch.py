@@ -98,7 +98,13 @@ class Batch(Inputs):
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Batch:
         """Return the batch with every tensor replaced by a function of it."""
-        return Batch(**{each.name: _map(getattr(self, each.name), function) for each in fields(self)})
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, value in values.items():
+            if isinstance(value, tuple):
+                values[name] = type(value)(*map(function, value))
+            elif value is not None:
+                values[name] = function(value)
+        return Batch(**values)
 
     @staticmethod
     def counted(target: Tensor) -> Tensor:
@@ -117,12 +123,6 @@ class Batch(Inputs):
     def pin_memory(self) -> Batch:
         """Return the batch in pinned memory, for a DataLoader's pinning thread."""
         return self.map(Tensor.pin_memory)
-
-
-def _map(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(value, tuple):
-        return type(value)(*(function(each) for each in value))
-    return None if value is None else function(value)
 
 
 @dataclass

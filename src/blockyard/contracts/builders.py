@@ -16,6 +16,8 @@ from blockyard.contracts.specs import Context, DataSpec, TokenSpec, UpdateRule
 from blockyard.contracts.splits import InputReader, NewInputs, Splits
 from blockyard.contracts.tokenizers import Tokenizer
 
+BASE_KIND = "base"  # the kind of layers with the config's parts
+
 
 class DataModule(ABC):
     """A data set. `spec` is known before any file is read.
@@ -108,9 +110,6 @@ class Kind:
     def parts(self) -> dict[str, Callable[..., Any]]:
         """Return the factories that it has, by family."""
         return {family: factory for family, factory in vars(self).items() if factory is not None}
-
-
-BASE_KIND = "base"  # the kind of layers with the config's parts
 
 
 class Layers(ABC):

@@ -13,6 +13,13 @@ from typing import Annotated, Any
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import AllowInfNan, StringConstraints
 
+LARGEST_COUNT = 10**9
+LARGEST_FLOAT = 3.4e38  # of float32
+LARGEST_SEED = 2**63 - 1
+WIDEST = 65_536
+DEEPEST = 1_024
+LARGEST_EXPANSION = 65_536
+
 
 @dataclass(frozen=True)
 class Because:
@@ -31,13 +38,6 @@ class PerCore:
 # The options with which a choice would be built, by name: its declarations may depend on them. `check` has compared
 # them with the signature of the class.
 ChoiceOptions = Mapping[str, Any]
-
-LARGEST_COUNT = 10**9
-LARGEST_FLOAT = 3.4e38  # of float32
-LARGEST_SEED = 2**63 - 1
-WIDEST = 65_536
-DEEPEST = 1_024
-LARGEST_EXPANSION = 65_536
 
 _COUNTED = Because("a billion steps of a millisecond take twelve days")
 _FINITE = Because("larger numbers are infinite in float32")

@@ -81,7 +81,11 @@ class Atlas(GraphData):
         nodes = np.zeros((count, 0), dtype=np.int64)
         edges = np.zeros((len(ends), 1), dtype=np.int64)
         if self.property == "planar":
-            return Graph(nodes, ends, edges, int(_planar(count, ends)))
+            import networkx
+
+            graph = networkx.empty_graph(count)
+            graph.add_edges_from(ends.tolist())
+            return Graph(nodes, ends, edges, int(networkx.check_planarity(graph)[0]))
         return Graph(nodes, ends, edges, [_value(self.property, laplacian)])
 
 
@@ -97,14 +101,6 @@ def _value(name: str, laplacian: np.ndarray) -> float:
     # Each triangle is six closed walks of three edges: from three nodes, in two directions.
     adjacency = np.diag(np.diag(laplacian)) - laplacian
     return float(np.trace(adjacency @ adjacency @ adjacency)) / 6
-
-
-def _planar(count: int, ends: np.ndarray) -> bool:
-    import networkx
-
-    graph = networkx.empty_graph(count)
-    graph.add_edges_from(ends.tolist())
-    return bool(networkx.check_planarity(graph)[0])
 
 
 def _read_atlas() -> list[tuple[int, np.ndarray]]:

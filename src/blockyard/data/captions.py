@@ -19,7 +19,6 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Literal, cast
 
@@ -136,7 +135,14 @@ def read_captions(folder: Path, text: str) -> Captioned:
     table = read_table(path, columns)
     members = _members(folder)
     texts = table[text]
-    there = partial(_is_there, folder, members)
+
+    def there(name: str) -> bool:
+        """Return whether a name is that of an image in an archive, or of a file below the folder."""
+        if name in members:
+            return True
+        inside = not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts and "\0" not in name
+        return inside and (folder / name).is_file()
+
     names = table[NAME].map(lambda name: spelled(name, there) or name, na_action="ignore")
     problems = {
         f"no {NAME}": lines_where(names.isna()),
@@ -196,11 +202,3 @@ def _members(folder: Path) -> dict[str, Path]:
         except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError) as error:
             raise UserError(f"{archive} cannot be read as an archive ({error}); repair or remove it") from error
     return members
-
-
-def _is_there(folder: Path, members: dict[str, Path], name: str) -> bool:
-    """Return whether a name is that of an image in an archive, or of a file below the folder."""
-    if name in members:
-        return True
-    inside = not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts and "\0" not in name
-    return inside and (folder / name).is_file()

@@ -65,14 +65,12 @@ class CIFAR10(ImageData):
         """Read the official training and test sets; torchvision verifies the files' hashes first."""
         from torchvision import datasets
 
-        parts = (datasets.CIFAR10(str(self._root), train=train) for train in (True, False))
-        train, test = (
-            LabelledImages(
-                torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous(),  # (n, 3, 32, 32)
-                torch.tensor(part.targets),
-            )
-            for part in parts
-        )
+        splits = []
+        for is_train in (True, False):
+            part = datasets.CIFAR10(str(self._root), train=is_train)
+            images = torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous()  # (n, 3, 32, 32)
+            splits.append(LabelledImages(images, torch.tensor(part.targets)))
+        train, test = splits
         return train, test
 
     def _absent(self) -> list[str]:

@@ -58,8 +58,11 @@ class ImageFolder(Photographs):
         train = self._folder("training")
         names = [] if train is None else _classes(train)
         for name in names:
-            if not _is_text(name):
-                raise UserError(f"{train}: the class folder {name!a} has a name that is not UTF-8; rename it")
+            try:
+                name.encode()  # the files of a run are UTF-8
+            except UnicodeEncodeError:
+                problem = f"{train}: the class folder {name!a} has a name that is not UTF-8; rename it"
+                raise UserError(problem) from None
         return names
 
     @property
@@ -182,14 +185,6 @@ def _files_below(folder: Path) -> Iterator[Path]:
 def _classes(folder: Path) -> list[str]:
     """Return the names of the folders of classes, sorted."""
     return sorted(path.name for path in folder.iterdir() if path.is_dir() and not is_hidden(path.name))
-
-
-def _is_text(name: str) -> bool:
-    """Return whether a name can be written into the files of a run, which are UTF-8."""
-    try:
-        return bool(name.encode())
-    except UnicodeEncodeError:
-        return False
 
 
 def _without_classes(folder: Path) -> bool:

@@ -199,8 +199,11 @@ class Speech(RecordingData):
             return text
         text = unicodedata.normalize("NFC", text).lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
         # Marks are parts of letters: without its vowel signs a word of Hindi or Thai is another one.
-        kept = (c if c.isalnum() or c == "'" or unicodedata.category(c)[0] == "M" else " " for c in text)
-        return " ".join("".join(kept).split())
+        kept = ""
+        for letter in text:
+            is_kept = letter.isalnum() or letter == "'" or unicodedata.category(letter)[0] == "M"
+            kept += letter if is_kept else " "
+        return " ".join(kept.split())
 
     @property
     def _path(self) -> Path:

@@ -293,7 +293,8 @@ class _Writer:
             name, _, kind = part.partition("=")
             if kind or name in self.slots:
                 span = [self._name()] if kind else self.slots[name]()
-                drawn += [(form, f"{'I' if number else 'B'}-{kind or name}") for number, form in enumerate(span)]
+                drawn.append((span[0], f"B-{kind or name}"))
+                drawn += [(form, f"I-{kind or name}") for form in span[1:]]
             elif name == "NUMBER":
                 drawn.append((str(1700 + self._below(320)), OUTSIDE))
             else:

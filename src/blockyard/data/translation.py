@@ -23,6 +23,7 @@ import os
 from dataclasses import dataclass
 from datetime import date
 from functools import cache, lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -194,11 +195,13 @@ class Translation(LoadedData):
         assert isinstance(tokenizer, TextTokenizer)
         assert isinstance(source, TextTokenizer)
         splits = self.kept_of(self.splits())
-        self._fingerprint = sha256(
-            text for split in splits for text in (str(len(split)), *(side for pair in split for side in pair))
-        )
+        texts = []
+        for split in splits:
+            texts += [str(len(split)), *chain.from_iterable(split)]
+        self._fingerprint = sha256(texts)
         if not tokenizer.state():
-            tokenizer.fit(side for pair in splits[0] for side in (pair if source is tokenizer else pair[1:]))
+            sides = splits[0] if source is tokenizer else [pair[1:] for pair in splits[0]]
+            tokenizer.fit(chain.from_iterable(sides))
         if not source.state():
             source.fit(pair[0] for pair in splits[0])
         tokens = tokenizer.spec(self.spec)

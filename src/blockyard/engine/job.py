@@ -183,6 +183,11 @@ def lightning_trainer(
     epochs: -1, or the number of epochs if Lightning callbacks need it
     logger: for the values of Lightning callbacks, or None
     """
+    profiler = None
+    if plan.profile:
+        from pytorch_lightning.profilers import SimpleProfiler
+
+        profiler = SimpleProfiler(dirpath=root, filename="profile")
     # `LoopCallback` logs, evaluates, saves and shows progress. The loader knows the share of each process, so that no
     # sampler is wrapped, and `Interrupts` and the random streams take the place of Lightning's.
     return pl.Trainer(
@@ -206,16 +211,8 @@ def lightning_trainer(
         limit_val_batches=0,
         num_sanity_val_steps=0,
         deterministic=plan.deterministic or None,
-        **{"profiler": _profiler(plan, root), **plan.extra},
+        **{"profiler": profiler, **plan.extra},
     )
-
-
-def _profiler(plan: TrainerPlan, root: Path) -> Any:
-    if not plan.profile:
-        return None
-    from pytorch_lightning.profilers import SimpleProfiler
-
-    return SimpleProfiler(dirpath=root, filename="profile")
 
 
 def _strategy(plan: TrainerPlan) -> Any:

@@ -234,8 +234,12 @@ def _curves(job: Job, model: Model) -> list[Curve]:
     options = job.options
     if not options.extrapolate:
         return []
-    curves = [
-        extrapolate(
+    curves = []
+    for part, split, limit in (
+        ("val", job.splits.validation, options.limit_val),
+        ("test", job.splits.test, options.limit_test),
+    ):
+        curve = extrapolate(
             model,
             split,
             job.components.objective,
@@ -247,14 +251,9 @@ def _curves(job: Job, model: Model) -> list[Curve]:
             limit=limit,
             halt=job.interrupts.check,
         )
-        for part, split, limit in (
-            ("val", job.splits.validation, options.limit_val),
-            ("test", job.splits.test, options.limit_test),
-        )
-    ]
-    for curve in curves:
         for length, reason in curve.refused().items():
             log.warning("%s is refused: %s", length, reason)
+        curves.append(curve)
     return curves
 
 

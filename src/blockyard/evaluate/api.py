@@ -57,7 +57,12 @@ def as_recorded(loaded: Loaded, split: str, function: Callable[[Model, Split, Pa
     threads = _use_threads(summary.get("threads"))
     try:
         splits = splits_of(loaded)
-        _same_data(loaded.data.fingerprint(), summary)
+        fingerprint = loaded.data.fingerprint()
+        recorded = (summary.get("data") or {}).get("fingerprint")
+        if recorded and recorded != fingerprint:
+            log.warning(
+                "the data differs from what the run was trained on (%s, now %s)", recorded[:12], fingerprint[:12]
+            )
         device = _device(summary, options.accelerator)
         settings: PassSettings = {
             "batch_size": loaded.data.eval_batch_size,
@@ -98,12 +103,6 @@ def _use_threads(threads: int | None) -> int:
     if threads and threads != before:
         torch.set_num_threads(int(threads))
     return before
-
-
-def _same_data(fingerprint: str, summary: Mapping[str, Any]) -> None:
-    recorded = (summary.get("data") or {}).get("fingerprint")
-    if recorded and recorded != fingerprint:
-        log.warning("the data differs from what the run was trained on (%s, now %s)", recorded[:12], fingerprint[:12])
 
 
 def check_split(split: str) -> None:

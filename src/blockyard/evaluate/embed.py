@@ -141,15 +141,11 @@ class Embeddings:
             if path.suffix == ".npz":
                 np.savez_compressed(file, **columns, meta=np.array(meta))
             else:
-                _write_parquet(file, columns, meta)
+                import pyarrow as pa
+                import pyarrow.parquet as pq
 
-
-def _write_parquet(file: Any, columns: dict[str, Any], meta: str) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    table = pa.table({name: pa.array(list(values)) for name, values in columns.items()})
-    pq.write_table(table.replace_schema_metadata({"blockyard": meta}), file)
+                table = pa.table({name: pa.array(list(values)) for name, values in columns.items()})
+                pq.write_table(table.replace_schema_metadata({"blockyard": meta}), file)
 
 
 def embed(

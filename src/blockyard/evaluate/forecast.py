@@ -86,7 +86,11 @@ def forecast(
         if times is not None:
             times = times[start + test.history :][: test.horizon]
     else:
-        table = _table(data, Path(file))
+        path = Path(file)
+        if not is_regular(path.expanduser()):
+            raise UserError(f"file={shortened(str(path))}: no such file")
+        columns = tuple(map(str, data.channel_names))
+        table = SeriesFile(path=str(path), columns=columns, time=getattr(data, "time", None), history=data.history)
         history = _history(table, data)
         times = table.times_after(test.horizon)
     errors = _errors(loaded, validation)
@@ -111,14 +115,6 @@ def forecast(
         times=None if times is None else tuple(times),
     )
     return result, loaded
-
-
-def _table(data: SeriesData, path: Path) -> SeriesFile:
-    """Return a table with the columns of a run's data. Raises UserError without the file."""
-    if not is_regular(path.expanduser()):
-        raise UserError(f"file={shortened(str(path))}: no such file")
-    columns = tuple(map(str, data.channel_names))
-    return SeriesFile(path=str(path), columns=columns, time=getattr(data, "time", None), history=data.history)
 
 
 def _history(table: SeriesFile, data: SeriesData) -> Tensor:

@@ -47,7 +47,8 @@ def inside(
 
     Raises ValueError for a model or a split that has nothing to measure.
     """
-    measures = {name: _MEASURES[name](model, split) for name in names}
+    kinds: dict[str, type[_Outliers | _Asked]] = {"outliers": _Outliers, "asked": _Asked}
+    measures = {name: kinds[name](model, split) for name in names}
     order = EvalOrder(split, batch_size)
     training = model.training
     model.eval()
@@ -115,9 +116,6 @@ class _Asked:
     def value(self) -> float:
         """Return the mean over all questions, layers and heads; NaN where no question asks for a part."""
         return float(torch.cat(self.shares).mean())
-
-
-_MEASURES: dict[str, type[_Outliers | _Asked]] = {"outliers": _Outliers, "asked": _Asked}
 
 
 def token_norms(model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], Tensor, int]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -140,7 +141,8 @@ def table(resolutions: Resolutions) -> str:
     for size in resolutions.sizes:
         values = [f"{size.metrics[name]:.5g}" for name in names] if size.metrics else []
         lines.append([f"{size.factor:g}", " x ".join(map(str, size.pixels)), *values])
-    widths = [max(len(line[i]) for line in lines if len(line) > i) for i in range(len(lines[0]))]
+    # The line of a refused size has no metrics.
+    widths = [max(map(len, column)) for column in zip_longest(*lines, fillvalue="")]
     texts = []
     for line in lines:
         texts.append("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=False)).rstrip())

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any
 
-from blockyard.contracts import Memory, TextTokenizer, Transcriber
+from blockyard.contracts import TextTokenizer, Transcriber
 from blockyard.generate.beam_search import beam_search_batch
 from blockyard.generate.compiled_step import check_compiles
 from blockyard.generate.decode import decode_batch
@@ -179,20 +179,30 @@ def generate_all(
         check_compiles(loaded.model)
     if length_penalty is not None:
         check_has_end(loaded, length_penalty)
+    memory = None
+    if sources is not None and not loaded.model.ctx.data.joined:  # a joined source stands in front of its prompt
+        memory = encode_sources(loaded, [text.source or "" for text in texts])
+    prompt_ids = [text.prompt_ids for text in texts]
+    stats = Stats(sum(map(len, prompt_ids)))
     settings: dict[str, Any] = {
         "max_tokens": max_tokens,
         "cache": cache,
-        "memory": None if sources is None else _encoded_sources(loaded, texts),
+        "memory": memory,
         "end": loaded.model.ctx.tokens.end,
     }
     if beam is not None:
         penalty = 1.0 if length_penalty is None else length_penalty
-        return _search(loaded, texts, width=beam, length_penalty=penalty, **settings)
+        settings |= {"width": beam, "length_penalty": penalty}
+        return TextStream(loaded, texts, beam_search_batch(loaded.model, prompt_ids, stats=stats, **settings), stats)
     choose = _samplers(len(texts), temperature, top_k, top_p, seed)
     if draft is not None:
         draft_run = load_draft(loaded, draft, which=which, outputs=outputs, device=device, allow=allow)
-        return _speculate(loaded, texts, Drafting(loaded, texts, draft_run, draft_tokens or 4), choose, settings)
-    return _sample(loaded, texts, choose, compiled=compiled, **settings)
+        name = NGRAM if draft_run is None else draft_run.folder.name
+        stats_of_draft = SpeculativeStats(stats.prompt_tokens, draft=f"draft={name}")
+        drafting = Drafting(loaded, texts, draft_run, draft_tokens or 4)
+        return TextStream(loaded, texts, drafting.decode(choose, stats=stats_of_draft, **settings), stats_of_draft)
+    written = decode_batch(loaded.model, prompt_ids, choose, stats=stats, compiled=compiled, **settings)
+    return TextStream(loaded, texts, written, stats)
 
 
 def _fill(
@@ -210,13 +220,6 @@ def _fill(
     return TextStream(loaded, texts, parts, stats)
 
 
-def _encoded_sources(loaded: Loaded, texts: list[GeneratedText]) -> Memory | None:
-    """Return the encoder's output for the sources; None if the model reads each source in front of its prompt."""
-    if loaded.model.ctx.data.joined:
-        return None
-    return encode_sources(loaded, [text.source or "" for text in texts])
-
-
 def _samplers(
     count: int, temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None
 ) -> list[Sampler]:
@@ -225,30 +228,6 @@ def _samplers(
     if top_k is None and top_p is None:
         top_k = 40
     return samplers(count, temperature, top_k, top_p, seed)
-
-
-def _sample(loaded: Loaded, texts: list[GeneratedText], choose: list[Sampler], **settings: Any) -> TextStream:
-    stats = Stats(_prompt_tokens(texts))
-    steps = decode_batch(loaded.model, [text.prompt_ids for text in texts], choose, stats=stats, **settings)
-    return TextStream(loaded, texts, steps, stats)
-
-
-def _search(loaded: Loaded, texts: list[GeneratedText], **settings: Any) -> TextStream:
-    stats = Stats(_prompt_tokens(texts))
-    steps = beam_search_batch(loaded.model, [text.prompt_ids for text in texts], stats=stats, **settings)
-    return TextStream(loaded, texts, steps, stats)
-
-
-def _speculate(
-    loaded: Loaded, texts: list[GeneratedText], drafting: Drafting, choose: list[Sampler], settings: dict[str, Any]
-) -> TextStream:
-    draft = NGRAM if drafting.run is None else drafting.run.folder.name
-    stats = SpeculativeStats(_prompt_tokens(texts), draft=f"draft={draft}")
-    return TextStream(loaded, texts, drafting.decode(choose, stats=stats, **settings), stats)
-
-
-def _prompt_tokens(texts: list[GeneratedText]) -> int:
-    return sum(len(text.prompt_ids) for text in texts)
 
 
 def stream_to_terminal(run: Run, prompts: Sequence[str], **settings: Any) -> Stats:

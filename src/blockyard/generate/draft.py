@@ -151,8 +151,9 @@ class Drafting:
         if self.run is not None and memory is not None:
             draft_memory = encode_sources(self.run, [text.source or "" for text in self.texts])
         with ExitStack() as stack:
-            for run in (self.loaded, *([] if self.run is None else [self.run])):
-                stack.enter_context(ordered_for_decoding(run.model, 1, cache=settings["cache"]))
+            for run in (self.loaded, self.run):
+                if run is not None:
+                    stack.enter_context(ordered_for_decoding(run.model, 1, cache=settings["cache"]))
             for index, (text, sampler) in enumerate(zip(self.texts, samplers, strict=True)):
                 draft = self._draft(text.prompt_ids, _of(draft_memory, index), settings["cache"], settings["end"])
                 more = {"draft_tokens": self.tokens, "memory": _of(memory, index), "stats": stats, **settings}

@@ -98,11 +98,12 @@ def declared(path: Path) -> tuple[str, ...]:
     raise ValueError(f"{path.name}: a kind of inspection declares its OPTIONS, a tuple of names")
 
 
-_DECLARED = {path.stem: declared(path) for path in sorted(FOLDER.glob("[!_]*.py"))}
-KINDS = tuple(_DECLARED)
+# The options that each kind has, by its name.
+KINDS = {path.stem: declared(path) for path in sorted(FOLDER.glob("[!_]*.py"))}
+
 # key: the kinds that have the option, and how its text is read
 KEYS: dict[str, tuple[tuple[str, ...], Reader]] = {
-    key: (tuple(kind for kind, names in _DECLARED.items() if key in names), reader) for key, reader in READERS.items()
+    key: (tuple(kind for kind, names in KINDS.items() if key in names), reader) for key, reader in READERS.items()
 }
 
 

@@ -158,8 +158,12 @@ def _check_additions(residual: Residual, blocks: Sequence[Block]) -> None:
 
 def first_mixers(blocks: Sequence[nn.Module] | nn.ModuleList) -> list[TokenMixer]:
     """Return the token mixer of each block, in order; a block without one is left out."""
-    mixers = (next((part for part in block.modules() if isinstance(part, TokenMixer)), None) for block in blocks)
-    return [mixer for mixer in mixers if mixer is not None]
+    mixers = []
+    for block in blocks:
+        mixer = next((part for part in block.modules() if isinstance(part, TokenMixer)), None)
+        if mixer is not None:
+            mixers.append(mixer)
+    return mixers
 
 
 class Loop(NamedTuple):

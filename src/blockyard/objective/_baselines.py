@@ -351,7 +351,10 @@ def _source_is_text(split: Split) -> bool:
 def _word_before(split: Split, train: Split, fitted: Tensor, tested: Tensor, objective: Objective) -> dict[str, float]:
     counts = torch.zeros(0, 0)
     for order in fitted.split(BATCH):
-        before, after = _neighbours(objective.ready(take(train, order, None)))
+        batch = objective.ready(take(train, order, None))
+        target = _targets(batch)
+        counted = target != Batch.ignore
+        before, after = batch.inputs[counted], target[counted]
         counts = _grown(counts, int(max(before.max(), after.max())) + 1)
         counts.index_put_((before, after), torch.ones(()), True)
     metrics = dict(objective.metrics(split))
@@ -371,12 +374,6 @@ def _word_before(split: Split, train: Split, fitted: Tensor, tested: Tensor, obj
 def _targets(batch: Batch) -> Tensor:
     assert isinstance(batch.target, Tensor)
     return batch.target
-
-
-def _neighbours(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return the token ids that are read and the token ids that follow them, for targets that count."""
-    real = _targets(batch) != Batch.ignore
-    return batch.inputs[real], _targets(batch)[real]
 
 
 def _grown(counts: Tensor, size: int) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics import Metric
 
-from blockyard.contracts import Batch
+from blockyard.contracts import Batch, Objective, Positive
 from blockyard.objective._metrics import _Mean
 
 Kind: TypeAlias = Literal["mse", "mae", "huber"]
@@ -135,13 +135,28 @@ def _errors(prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     return error.masked_fill(~counted, 0.0), counted.sum()
 
 
-def real_loss(kind: Kind, delta: float, prediction: Tensor, target: Tensor) -> Tensor:
-    """Return the mean error over known values. prediction: (B, V); target: (B, ...) of V values, NaN if unknown."""
-    target = target.flatten(1)
-    counted = Batch.counted(target)
-    error = prediction - target.masked_fill(~counted, 0.0)  # (B, V)
-    if kind == "huber":
-        values = F.huber_loss(error, error.new_zeros(()).expand_as(error), reduction="none", delta=delta)
-    else:
-        values = error.square() if kind == "mse" else error.abs()
-    return values.masked_fill(~counted, 0.0).sum() / counted.sum()
+class ErrorObjective(Objective):
+    """The error of one or more real values per sample.
+
+    Options:
+        loss: squared error, absolute error, or Huber's loss
+        delta: the error from which Huber's loss is linear
+    """
+
+    takes = "sequence"
+    target = "values"
+
+    def __init__(self, *, loss: Kind = "mse", delta: Positive = 1.0) -> None:
+        self.kind: Kind = loss
+        self.delta = delta
+
+    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Return the mean error over known values. prediction: (B, V); target: (B, ...) of V values with NaN."""
+        target = target.flatten(1)
+        counted = Batch.counted(target)
+        error = prediction - target.masked_fill(~counted, 0.0)  # (B, V)
+        if self.kind == "huber":
+            values = F.huber_loss(error, error.new_zeros(()).expand_as(error), reduction="none", delta=self.delta)
+        else:
+            values = error.square() if self.kind == "mse" else error.abs()
+        return values.masked_fill(~counted, 0.0).sum() / counted.sum()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Batch, Count, DataSpec, Objective, Split, TokenSpec
+from blockyard.contracts import Batch, Count, DataSpec, Objective, Positive, Split, TokenSpec
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.contracts.objective import source_as_input
 from blockyard.data.splits.hash import uniform
 from blockyard.data.splits.split import Fraction
@@ -109,6 +110,21 @@ class HiddenSound(Objective):
         batch = source_as_input(split.batch(order, None))
         frames, tokens = self.frames(batch.inputs, batch.lengths)
         return frames[torch.arange(frames.shape[1]) < tokens[:, None]]  # (frames, mels)
+
+
+class SoundContrast(HiddenSound):
+    """Tells the sound of a hidden token from other tokens of the same recording.
+
+    Options:
+        negatives: distractors for each hidden token, K; with repetitions
+        temperature: divisor of similarities, T
+    """
+
+    @with_options_of(HiddenSound)
+    def __init__(self, *, negatives: Count = 100, temperature: Positive = 0.1, **options: Any) -> None:
+        super().__init__(**options)
+        self.negatives = negatives
+        self.temperature = temperature
 
 
 def samples_of(batch: Batch) -> Tensor:

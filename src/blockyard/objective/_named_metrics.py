@@ -58,8 +58,10 @@ class NamedMetric(Metric):
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """prediction: (..., V) logits; target: (...) int64."""
         if self.inner is None:
-            instance = _instance(self.kind, self.options, prediction.shape[-1], validate_args=False)
-            self.inner = instance.to(prediction.device)
+            options: dict[str, Any] = {}
+            if self.options is not None:
+                options = {"num_classes": prediction.shape[-1], "validate_args": False, **self.options}
+            self.inner = self.kind(**options).to(prediction.device)
             self.inner.sync_on_compute = self.sync_on_compute
         logits = prediction.flatten(0, -2)
         target = target.flatten()
@@ -108,12 +110,6 @@ def check_classes(named: Mapping[str, MetricSpec], classes: int) -> None:
             kind(num_classes=classes, **options)
         except ValueError as error:
             raise ValueError(f"{OPTION}: {column} does not work with {classes} classes: {_line(error)}") from error
-
-
-def _instance(kind: Callable[..., Metric], options: Mapping[str, Any] | None, classes: int, **more: Any) -> Metric:
-    if options is None:
-        return kind()
-    return kind(num_classes=classes, **more, **options)
 
 
 def _try_own(column: str, build: Callable[..., Metric], classes: int) -> None:

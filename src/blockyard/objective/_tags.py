@@ -39,8 +39,8 @@ class Tags:
     @cached_property
     def kinds(self) -> list[int]:
         """The type of each tag by its number, -1 for O, (V,)."""
-        kinds = [self._parts(name)[1] for name in self.names]
-        return [self.types.index(kind) if kind else -1 for kind in kinds]
+        numbers = {"": -1} | {kind: number for number, kind in enumerate(self.types)}
+        return [numbers[self._parts(name)[1]] for name in self.names]
 
     @cached_property
     def marks(self) -> list[int]:

@@ -14,42 +14,34 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Baselines, Batch, DataSpec, Length, Objective, Positive, Split, TokenSpec
+from blockyard.contracts import Baselines, Batch, DataSpec, Length, Split, TokenSpec
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.objective._baselines import rules
-from blockyard.objective._errors import Kind, MeanAbsolute, MeanSquared, real_loss
+from blockyard.objective._errors import ErrorObjective, MeanAbsolute, MeanSquared
 from blockyard.tokenizer._series import fill_forward
 
 if TYPE_CHECKING:
     import torchmetrics
 
 
-class Forecast(Objective):
+class Forecast(ErrorObjective):
     """Predicts all steps of the horizon together.
 
     Options:
-        loss: squared error, absolute error, or Huber's loss
-        delta: the error from which Huber's loss is linear
+
         season: steps after which the series repeats itself, for the baselines; null leaves the seasonal ones out
     """
 
-    takes = "sequence"
-    target = "values"
     modality = "series"
 
-    def __init__(
-        self,
-        *,
-        loss: Kind = "mse",
-        delta: Positive = 1.0,
-        season: Length | None = None,
-    ) -> None:
-        self.kind: Kind = loss
-        self.delta = delta
+    @with_options_of(ErrorObjective)
+    def __init__(self, *, season: Length | None = None, **options: Any) -> None:
+        super().__init__(**options)
         self.season = season
 
     def tokens(self, tokens: TokenSpec) -> TokenSpec:
@@ -68,10 +60,6 @@ class Forecast(Objective):
                 "data.history, or null"
             )
         return math.prod(data.values)
-
-    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Return the mean error over known values. prediction: (B, H C); target: (B, H, C) with NaN."""
-        return real_loss(self.kind, self.delta, prediction, target)
 
     def forecast(self, model: nn.Module, history: Tensor, horizon: int) -> Tensor:
         """Return the steps (B, horizon, C) after a history (B, steps, C), at most as many as the model predicts."""

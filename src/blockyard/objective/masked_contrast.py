@@ -26,10 +26,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Baseline, Baselines, Batch, Count, DataSpec, Positive, Split, TokenSpec
-from blockyard.contracts.inherited_options import with_options_of
+from blockyard.contracts import Baseline, Baselines, Batch, DataSpec, Split, TokenSpec
 from blockyard.objective._contrast_metrics import ContrastLoss, SharedAccuracy, choose, similarities
-from blockyard.objective._hidden_sound import MELS, HiddenSound
+from blockyard.objective._hidden_sound import MELS, SoundContrast
 
 if TYPE_CHECKING:
     import torchmetrics
@@ -48,24 +47,14 @@ class HiddenContrast(NamedTuple):
     frames: Tensor
 
 
-class MaskedContrast(HiddenSound):
+class MaskedContrast(SoundContrast):
     """Tells the sound of hidden tokens from others of the same recording; requires a bidirectional model.
 
     A recording with a single hidden token has no distractors, and does not count.
-
-    Options:
-        negatives: distractors for each hidden token, K; with repetitions
-        temperature: divisor of similarities, T
     """
 
     name = "masked_contrast"
-
-    @with_options_of(HiddenSound)
-    def __init__(self, *, negatives: Count = 100, temperature: Positive = 0.1, **options: Any) -> None:
-        super().__init__(**options)
-        self.negatives = negatives
-        self.temperature = temperature
-        self._scale: tuple[Tensor, Tensor] | None = None
+    _scale: tuple[Tensor, Tensor] | None = None
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
         """Return one output per band of a frame. Raises ValueError for data without sounds as a source."""

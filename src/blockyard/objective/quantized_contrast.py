@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Baseline, Baselines, Batch, Count, DataSpec, Positive, Split, TokenSpec, Width
+from blockyard.contracts import Baseline, Baselines, Batch, DataSpec, Split, TokenSpec, Width
 from blockyard.contracts.inherited_options import with_options_of
 from blockyard.objective._contrast_metrics import ContrastLoss, Information, SharedAccuracy, choose, similarities
-from blockyard.objective._hidden_sound import HiddenSound
+from blockyard.objective._hidden_sound import SoundContrast
 
 if TYPE_CHECKING:
     import torchmetrics
@@ -43,14 +43,13 @@ class Candidates(NamedTuple):
     negatives: Tensor
 
 
-class QuantizedContrast(HiddenSound):
+class QuantizedContrast(SoundContrast):
     """Tells the code of hidden tokens from others of the same recording; requires a bidirectional model, head=contrast.
 
     A recording with a single hidden token has no distractors, and does not count.
 
     Options:
-        negatives: distractors for each hidden token, K; with repetitions
-        temperature: divisor of similarities, T
+
         width: channels in which predictions and codes are compared, F
         distinct: leave out distractors that are the true code
     """
@@ -58,19 +57,9 @@ class QuantizedContrast(HiddenSound):
     name = "quantized_contrast"
     takes: ClassVar[str] = "contrast"
 
-    @with_options_of(HiddenSound)
-    def __init__(
-        self,
-        *,
-        negatives: Count = 100,
-        temperature: Positive = 0.1,
-        width: Width = 64,
-        distinct: bool = False,
-        **options: Any,
-    ) -> None:
+    @with_options_of(SoundContrast)
+    def __init__(self, *, width: Width = 64, distinct: bool = False, **options: Any) -> None:
         super().__init__(**options)
-        self.negatives = negatives
-        self.temperature = temperature
         self.width = width
         self.distinct = distinct
 

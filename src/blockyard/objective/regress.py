@@ -16,30 +16,23 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Baselines, DataSpec, Objective, Positive, Split, Standardized, TokenSpec
+from blockyard.contracts import Baselines, DataSpec, Split, Standardized, TokenSpec
 from blockyard.objective._baselines import of_values
-from blockyard.objective._errors import Explained, Kind, MeanAbsolute, RootMeanSquared, real_loss
+from blockyard.objective._errors import ErrorObjective, Explained, MeanAbsolute, RootMeanSquared
 
 if TYPE_CHECKING:
     import torchmetrics
 
 
-class Regress(Objective):
+class Regress(ErrorObjective):
     """The loss is in standard deviations of the training split, metrics are in the units of the data.
 
     A target of NaN does not count, so that a sample may lack some of several targets.
 
     Options:
-        loss: squared error, absolute error, or Huber's loss
+
         delta: the error, in standard deviations, from which Huber's loss is linear
     """
-
-    takes = "sequence"
-    target = "values"
-
-    def __init__(self, *, loss: Kind = "mse", delta: Positive = 1.0) -> None:
-        self.kind: Kind = loss
-        self.delta = delta
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
         """Return one output for each value. Raises ValueError for data without real-valued targets."""
@@ -48,10 +41,6 @@ class Regress(Objective):
                 f"objective=regress needs data with real-valued targets; this {data.modality} data has none"
             )
         return math.prod(data.values)
-
-    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Return the mean error over known values. prediction: (B, V); target: (B, ...) of V values with NaN."""
-        return real_loss(self.kind, self.delta, prediction, target)
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
         """Return the root of the mean squared error, mean absolute error, and the explained share of the variance."""

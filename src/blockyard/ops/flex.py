@@ -19,6 +19,7 @@ from blockyard.ops.shaping import PLAIN, Shaping, capped
 FEWEST = 2048  # queries and keys: below this, `auto` takes a mask or a table
 FEW = f"with fewer than {FEWEST} queries or keys a mask is faster"  # 3.9 to 7.5 times on an H200; nothing is compiled
 SHAPES = 16  # of queries and keys, for which `auto` has FlexAttention compiled in one process; others take a mask
+READS_TWICE = "FlexAttention has no gradient of a learned tensor that a bias reads more than once"
 
 
 def refusal(device: str, dtype: torch.dtype, head_dim: int, dropout: float) -> str | None:
@@ -32,9 +33,6 @@ def refusal(device: str, dtype: torch.dtype, head_dim: int, dropout: float) -> s
     if head_dim < 16 or head_dim & (head_dim - 1):
         return f"FlexAttention needs a head width that is a power of two of at least 16, not {head_dim}"
     return None
-
-
-READS_TWICE = "FlexAttention has no gradient of a learned tensor that a bias reads more than once"
 
 
 def refusal_of_scheme(position: type[Position] | Position | None) -> str | None:
@@ -137,8 +135,10 @@ def _by_coords(seq: Seq, k_seq: Seq) -> Callable[..., Tensor] | None:
     m = k_seq.num_prefix
 
     def add_bias(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        q_coord = tuple(axis[0 if q_shared else b, q] for axis in q_coords)
-        k_coord = tuple(axis[0 if k_shared else b, k] for axis in k_coords)
+        q_row = 0 if q_shared else b
+        k_row = 0 if k_shared else b
+        q_coord = tuple(axis[q_row, q] for axis in q_coords)
+        k_coord = tuple(axis[k_row, k] for axis in k_coords)
         bias = position.bias(h, q_coord, k_coord)
         if p or m:
             bias = torch.where((q < p) | (k < m), 0.0, bias)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # import this module and seldom count.
 
 _aten = torch.ops.aten
+_COUNTS_COMPILED: ContextVar[bool] = ContextVar("counts_compiled", default=False)
 
 
 def counter() -> FlopCounterMode:
@@ -33,10 +34,19 @@ def counter() -> FlopCounterMode:
     """
     from torch.utils.flop_counter import FlopCounterMode
 
-    return FlopCounterMode(display=False, custom_mapping=_CPU_FLASH | _RECURRENT | _FOURIER | _CONVOLUTION)
-
-
-_COUNTS_COMPILED: ContextVar[bool] = ContextVar("counts_compiled", default=False)
+    formulas = {
+        _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+        _aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+        _aten.mkldnn_rnn_layer: _recurrent,
+        _aten.mkldnn_rnn_layer_backward: _recurrent_backward,
+        _aten._cudnn_rnn: _recurrent,
+        _aten._cudnn_rnn_backward: _recurrent_backward,
+        _aten._fft_c2c: _fourier,
+        _aten._fft_r2c: _real_fourier,
+        _aten._fft_c2r: _real_fourier,
+        _aten.convolution_backward: _convolution_backward,
+    }
+    return FlopCounterMode(display=False, custom_mapping=formulas)
 
 
 @contextmanager
@@ -60,19 +70,15 @@ def fixed_shapes() -> bool:
 def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
     from torch.utils.flop_counter import sdpa_flop_count
 
-    return sdpa_flop_count(query, *_repeated(query, key, value))
+    # Several heads read the same keys; the work is that of one set of keys for each head.
+    heads = query[1]
+    return sdpa_flop_count(query, (key[0], heads, *key[2:]), (value[0], heads, *value[2:]))
 
 
 def _attention_backward(_grad: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
     # The scores once more, then the gradients of values, scores, queries and keys: five matmuls, where the
     # forward pass has two.
     return _attention(query, key, value) * 5 // 2
-
-
-def _repeated(query: Any, key: Any, value: Any) -> tuple[Any, Any]:
-    # Several heads read the same keys; the work is that of one set of keys for each head.
-    heads = query[1]
-    return (key[0], heads, *key[2:]), (value[0], heads, *value[2:])
 
 
 def _convolution_backward(
@@ -118,17 +124,3 @@ def _recurrent(inputs: Any, weight: Any, other: Any = None, *_: Any, **__: Any) 
 
 def _recurrent_backward(*args: Any, **named: Any) -> int:
     return 2 * _recurrent(*args, **named)
-
-
-_RECURRENT = {
-    _aten.mkldnn_rnn_layer: _recurrent,
-    _aten.mkldnn_rnn_layer_backward: _recurrent_backward,
-    _aten._cudnn_rnn: _recurrent,
-    _aten._cudnn_rnn_backward: _recurrent_backward,
-}
-_CONVOLUTION = {_aten.convolution_backward: _convolution_backward}
-_FOURIER = {_aten._fft_c2c: _fourier, _aten._fft_r2c: _real_fourier, _aten._fft_c2r: _real_fourier}
-_CPU_FLASH = {
-    _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
-}

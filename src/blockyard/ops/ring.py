@@ -165,7 +165,9 @@ def ring_attention(
     ring, parts = seq.memo[MEMO_KEY]
     calls = []
     for part in parts:
-        first = _first(seq, part, visibility)
+        first = None
+        if visibility.causal:  # the first query that may see a key of each chunk
+            first = tuple(torch.searchsorted(seq.index, part.index[:: online.CHUNK].contiguous()).tolist())
         calls.append(online.Call(seq, part, visibility, scale, online.CHUNK, shaping.cap, first))
     # Autograd asks for the gradients of its arguments alone, so the weights of the bias are arguments too.
     weights = online.trained_weights(scheme(seq, seq, "bias"))
@@ -254,10 +256,3 @@ def _sizes(tensors: list[Tensor], calls: list[online.Call], owner: int) -> list[
     """Return the sizes of such tensors for the keys of another process: (B, H', n, width)."""
     tokens = len(calls[owner % len(calls)].k_seq)
     return [torch.Size((*tensor.shape[:2], tokens, tensor.shape[3])) for tensor in tensors]
-
-
-def _first(seq: Seq, k_seq: Seq, visibility: Visibility) -> tuple[int, ...] | None:
-    """Return for each chunk of keys the first query that may see one of them; None if all queries may."""
-    if not visibility.causal:
-        return None
-    return tuple(torch.searchsorted(seq.index, k_seq.index[:: online.CHUNK].contiguous()).tolist())

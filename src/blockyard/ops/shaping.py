@@ -46,7 +46,12 @@ class Shaping:
     @property
     def reasons(self) -> list[str]:
         """The reasons why a kernel that takes products alone cannot serve; empty if it can."""
-        return [*([CAPPED] if self.cap is not None else []), *([FORGETS] if self.forget is not None else [])]
+        reasons = []
+        if self.cap is not None:
+            reasons.append(CAPPED)
+        if self.forget is not None:
+            reasons.append(FORGETS)
+        return reasons
 
     def logits(self, like: Tensor) -> Tensor | None:
         """Return the sinks as scores of one more key, for scores or queries like (B, H, N, any): (H, 1, 1)."""

@@ -8,7 +8,7 @@ before `blocks`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -50,9 +50,17 @@ def split_by_decay(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parame
     keep tables, and parameters that their module lists in `no_weight_decay`. A parameter with several owners (a tied
     head) decays only if this holds for all of them.
     """
-    owners = list(_owners(model))
-    exempt = {id(p) for owner, name, p in owners if p.ndim < 2 or owner is model or _is_exempt(owner, name)}
-    unique = {id(p): p for _, _, p in owners if p.requires_grad}
+    unique: dict[int, nn.Parameter] = {}
+    exempt = set()
+    for owner in model.modules():
+        for name, p in owner._parameters.items():
+            if p is None:
+                continue
+            if p.requires_grad:
+                unique[id(p)] = p
+            is_listed = isinstance(owner, NoWeightDecay) and name in owner.no_weight_decay
+            if p.ndim < 2 or owner is model or isinstance(owner, _TABLES) or is_listed:
+                exempt.add(id(p))
     decay = [p for key, p in unique.items() if key not in exempt]
     no_decay = [p for key, p in unique.items() if key in exempt]
     return decay, no_decay
@@ -141,12 +149,15 @@ class GroupedOptimizer(OptimizerBuilder):
             raise ValueError(f"optimizer: {'; '.join(problems)}")
         lr = self.lr if lr is None else lr
         layers = layer_factors(model, self.layer_decay)
-        decayed = {id(p) for p in split_by_decay(model)[0]}
+        names = {id(p): name for name, p in model.named_parameters()}
+        decay_members, others = split_by_decay(model)
+        decayed = {id(p) for p in decay_members}
         wanted = None if parameters is None else {id(p) for p in parameters}
         factors = role_factors(model, rule, wanted)
         members: dict[tuple[float, bool, float, float], list[nn.Parameter]] = {}
-        for name, p in _by_decay(model):
+        for p in (*decay_members, *others):
             if wanted is None or id(p) in wanted:
+                name = names[id(p)]
                 factor, epsilon = factors.get(id(p), (1.0, 1.0))
                 rate = lr * layers.get(name, 1.0) * rates.get(name, 1.0) * factor
                 decay = self.weight_decay * decays.get(name, 1.0 if id(p) in decayed else 0.0)
@@ -227,12 +238,6 @@ def role_problems(model: nn.Module) -> list[str]:
     ]
 
 
-def _by_decay(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Return the trainable parameters in the order of `split_by_decay`, with their names."""
-    names = {id(p): name for name, p in model.named_parameters()}
-    return [(names[id(p)], p) for group in split_by_decay(model) for p in group]
-
-
 def rate_factors(model: nn.Module, factors: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:
     """Return the factor of each parameter that a name matches, and the problems of the names."""
     if not factors:
@@ -295,14 +300,3 @@ def fused_available(groups: list[ParamGroup]) -> bool:
     parameters = [p for group in groups for p in group["params"]]
     devices = {p.device.type for p in parameters}
     return devices in ({"cpu"}, {"cuda"}) and all(torch.is_floating_point(p) for p in parameters)
-
-
-def _is_exempt(owner: nn.Module, name: str) -> bool:
-    return isinstance(owner, _TABLES) or (isinstance(owner, NoWeightDecay) and name in owner.no_weight_decay)
-
-
-def _owners(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
-    for module in model.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                yield module, name, parameter

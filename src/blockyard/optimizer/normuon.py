@@ -21,38 +21,34 @@ from torch.optim import Optimizer
 from blockyard.contracts import ChoiceOptions, Rate, UpdateRule
 from blockyard.contracts.inherited_options import with_options_of
 from blockyard.optimizer._decay import ParamGroup
-from blockyard.optimizer._matrices import MatrixOptimizer, MatrixSteps
-from blockyard.optimizer._newton_schulz import Arithmetic, Iterations, orthogonal_momentum
+from blockyard.optimizer._matrices import MatrixSteps
+from blockyard.optimizer._newton_schulz import Arithmetic, orthogonal_momentum
+from blockyard.optimizer.muon import Muon
 
 RMS = 0.2  # root mean square of an update, at a learning rate of 1
 
 
-class NorMuon(MatrixOptimizer):
+class NorMuon(Muon):
     """NorMuon for hidden matrices, AdamW for the rest.
 
     Options:
         momentum: share of the momentum that stays at each step
         second: decay rate of the second moment of the rows
-        ns_steps: number of Newton-Schulz iterations
+
         arithmetic: type that Newton-Schulz computes in, as of muon
         eps: term added to the roots of second moments
     """
 
-    @with_options_of(MatrixOptimizer)
+    @with_options_of(Muon, without=("nesterov", "scale"))
     def __init__(
         self,
         *,
-        momentum: Rate = 0.95,
         second: Rate = 0.95,
-        ns_steps: Iterations = 5,
         arithmetic: Arithmetic = "float32",  # of configs from before the option; conf/optimizer has the default
         **options: Any,
     ) -> None:
-        super().__init__(**options)
-        self.momentum = momentum
+        super().__init__(arithmetic=arithmetic, **options)
         self.second = second
-        self.ns_steps = ns_steps
-        self.arithmetic: Arithmetic = arithmetic
 
     @classmethod
     def update_rule(cls, options: ChoiceOptions) -> UpdateRule | None:

@@ -106,7 +106,8 @@ class TorchOptim(GroupedOptimizer):
         rule = RULES.get(self.kind.__name__)
         of_model = self.groups(model, rule=rule, eps=epsilon_of(rule, self.kind, self.options))
         if "weight_decay" not in inspect.signature(self.kind).parameters:
-            of_model = [{k: v for k, v in group.items() if k != "weight_decay"} for group in of_model]
+            for group in of_model:
+                del group["weight_decay"]
         return self.kind(of_model, lr=self.lr, **self.options)
 
 
@@ -125,9 +126,9 @@ def epsilon_of(
 
 def names() -> list[str]:
     """Return the optimizers of torch.optim that take a model's parameters."""
-    optimizers = [name for name, kind in vars(torch.optim).items() if _is_optimizer(kind) and name not in LEFT_OUT]
+    optimizers = []
+    for name, kind in vars(torch.optim).items():
+        is_optimizer = inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer)
+        if is_optimizer and kind is not torch.optim.Optimizer and name not in LEFT_OUT:
+            optimizers.append(name)
     return sorted(optimizers)
-
-
-def _is_optimizer(value: Any) -> bool:
-    return inspect.isclass(value) and issubclass(value, torch.optim.Optimizer) and value is not torch.optim.Optimizer

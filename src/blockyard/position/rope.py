@@ -113,7 +113,7 @@ class Rope(Rotary):
         self.truncate = truncate
         self.gain = gain
         # Lengths that the unscaled frequencies are for.
-        self.sides = [side / factor if original is None else original for side in ctx.tokens.grid]
+        self.sides = [original or side / factor for side in ctx.tokens.grid]
         self.low = low
         self.high = high
         self.factors = None if factors is None else tuple(factors)

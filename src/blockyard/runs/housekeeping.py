@@ -60,7 +60,7 @@ def check_is_unchanged(run: RunFolder, action: str) -> None:
     check_is_run(run, action)
     if run.config.get("allow"):
         return  # the identity needs the user's own packages, which are not imported to delete a folder
-    expected = _hash(run)
+    expected = run.path.parent.name.rpartition("-")[2]
     if (computed := _identity(run)) != expected:
         raise UserError(
             f"{action}: {run.path / CONFIG} belongs to another folder: its identity is {computed or 'unknown'}, not "
@@ -132,10 +132,6 @@ def _why_no_run(run: RunFolder) -> str | None:
     return None
 
 
-def _hash(run: RunFolder) -> str:
-    return run.path.parent.name.rpartition("-")[2]
-
-
 def _identity(run: RunFolder) -> str | None:
     """Return the identity of a config, without packages of the user; None for a config that has none."""
     try:
@@ -161,7 +157,9 @@ def rename(run: RunFolder, name: str) -> RunFolder:
         target.parent.mkdir(exist_ok=True)
         new = RunLock(target).acquire()
         try:
-            _move(run.path, target)
+            os.rename(run.path, target)
+            sync_folder(run.path.parent)
+            sync_folder(target.parent)
             write_yaml(target / CONFIG, run.config | {"name": name})
             lock.path.unlink(missing_ok=True)
         finally:
@@ -174,9 +172,3 @@ def rename(run: RunFolder, name: str) -> RunFolder:
             with contextlib.suppress(OSError):  # other seeds are there
                 folder.rmdir()
     return RunFolder.open(target)
-
-
-def _move(source: Path, target: Path) -> None:
-    os.rename(source, target)
-    sync_folder(source.parent)
-    sync_folder(target.parent)

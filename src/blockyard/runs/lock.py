@@ -25,6 +25,7 @@ from blockyard.errors import UserError
 _NOTE_BYTES = 10_000
 _OPEN = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
 _TIMEOUT = 0.5  # seconds; `held` takes the lock for microseconds
+_OWNED: set[RunLock] = set()
 
 
 class InUseError(UserError):
@@ -150,9 +151,6 @@ def _same_file(handle: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except OSError:
         return False
-
-
-_OWNED: set[RunLock] = set()
 
 
 def _after_fork() -> None:

@@ -85,7 +85,9 @@ def read_predictions(path: Path) -> SamplePredictions:
 
     try:
         with np.load(io.BytesIO(read_bytes(path, 2 * MAX_BYTES)), allow_pickle=False) as archive:
-            _check_size(archive.zip)
+            # No file was ever written that would unpack to more.
+            if sum(member.file_size for member in archive.zip.infolist()) > 2 * MAX_BYTES:
+                raise ValueError(f"it holds more than {2 * MAX_BYTES} bytes")
             meta = json.loads(str(archive[_META]))
             kind = meta.pop("kind")
             names = [*_FIELDS[kind]]
@@ -98,12 +100,6 @@ def read_predictions(path: Path) -> SamplePredictions:
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     return SamplePredictions(kind, arrays, meta)
-
-
-def _check_size(archive: zipfile.ZipFile) -> None:
-    """Raise ValueError for a file that would unpack to more than was ever written."""
-    if sum(member.file_size for member in archive.infolist()) > 2 * MAX_BYTES:
-        raise ValueError(f"it holds more than {2 * MAX_BYTES} bytes")
 
 
 def _check(kind: str, arrays: dict[str, np.ndarray]) -> None:

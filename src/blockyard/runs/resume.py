@@ -113,7 +113,8 @@ def apply(folder: RunFolder, overrides: Mapping[str, Any], config_dirs: Sequence
                 continue
             was = f"{key} is {_text(current)}"
         trial = copy.deepcopy(config)
-        _put(trial, key, node)
+        *path, last = key.split(".")
+        tree.reach(trial, path)[last] = node
         if key in _FIXED and trial != config:
             refused.append(f"{was} and cannot become {_text(value)} ({_FIXED[key]})")
         elif identity(trial) != frozen_identity:
@@ -177,13 +178,6 @@ def choice_node(family: str, choice: str, choices: dict[str, Any], frozen: Node,
     if issues or family not in composed.config:
         raise UserError("; ".join(map(str, issues)) or f"unknown {family} {choice!r}; see `blockyard list {family}`")
     return composed.config[family]
-
-
-def _put(config: Node, key: str, value: Any) -> None:
-    *path, last = key.split(".")
-    for part in path:
-        config = config[part]
-    config[last] = value
 
 
 def _text(value: Any) -> str:

@@ -248,7 +248,8 @@ def _links(folder: Path) -> list[Path]:
 def _move_aside(path: Path) -> Path:
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     for count in range(1000):
-        aside = path.parent / f".replaced-{path.name}-{stamp}{f'-{count}' if count else ''}"
+        number = f"-{count}" if count else ""
+        aside = path.parent / f".replaced-{path.name}-{stamp}{number}"
         if not aside.exists():
             os.rename(path, aside)
             return aside

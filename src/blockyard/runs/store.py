@@ -123,7 +123,11 @@ def find(run: str | os.PathLike[str], outputs: str | os.PathLike[str] = "outputs
         matching = [entry for entry in candidates if _readable(entry) and any(map(matches, entry.names()))]
         if matching:
             return _only(matching, text, option)
-    raise NoSuchRunError(f"{option}={text}: no such run; {_suggest(head, entries)}")
+    nearest = difflib.get_close_matches(head, [entry.name for entry in entries], n=3, cutoff=0.4)
+    suggestion = f"available: {_listed(entries)}"
+    if nearest:
+        suggestion = f"nearest: {_listed([entry for entry in entries if entry.name in nearest])}"
+    raise NoSuchRunError(f"{option}={text}: no such run; {suggestion}")
 
 
 def _matchers(text: str, head: str) -> Iterable[Callable[[str], bool]]:
@@ -163,13 +167,6 @@ def _longest(entries: list[Entry]) -> Entry | None:
         length += 1
         name = parents[name] or ""
     return ends[0] if length == len(entries) else None
-
-
-def _suggest(text: str, entries: list[Entry]) -> str:
-    near = difflib.get_close_matches(text, [entry.name for entry in entries], n=3, cutoff=0.4)
-    if not near:
-        return f"available: {_listed(entries)}"
-    return f"nearest: {_listed([entry for entry in entries if entry.name in near])}"
 
 
 def _listed(entries: list[Entry]) -> str:

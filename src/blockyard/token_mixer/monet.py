@@ -60,7 +60,9 @@ class MONet(TokenMixer):
         self.window = shift_window(ctx.tokens)
         self.hidden = max(len(DIRECTIONS[self.axes]), round(expansion * ctx.dim))
         self.rank = max(len(DIRECTIONS[self.axes]), self.hidden // compression)
-        self.widths = [self.hidden, self.rank, *([self.hidden] if skip == "own" else [])]
+        self.widths = [self.hidden, self.rank]
+        if skip == "own":
+            self.widths.append(self.hidden)
         self.proj_in = linear(ctx, ctx.dim, sum(self.widths), bias=bias)
         self.expand = linear(ctx, self.rank, self.hidden, bias=bias)
         self.first_norm = self._norm(norms)

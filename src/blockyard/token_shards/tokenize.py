@@ -73,7 +73,10 @@ def tokenize(
         sources = list(pool.map(scan, files))
     shards = plan_shards(sources, cutting)
     if like is not None:
-        check_tokenizer(tokenizer, [TokenSource(like, {}, _manifest_of(like))])
+        manifest_of_like = read_manifest(like)
+        if not manifest_of_like:
+            raise UserError(f"like={like} is not a folder of `blockyard tokenize`: it has no {MANIFEST}")
+        check_tokenizer(tokenizer, [TokenSource(like, {}, manifest_of_like)])
     elif not tokenizer.state():
         tokenizer.fit(span.read() for shard in shards if shard.split == "train" for span in shard.spans)
     named: TokenizerRecord = {**describe(tokenizer), "sha256": state_hash(tokenizer)}
@@ -84,6 +87,12 @@ def tokenize(
     write_json(folder / TOKENIZER, tokenizer.state())
     dtype = "uint16" if vocabulary() <= _UINT16 else "uint32"
     records = _write_all(folder, shards, tokenizer, dtype, workers, progress)
+    splits = {}
+    for split in SPLITS:
+        of_split = [record for shard, record in records if shard.split == split]
+        tokens = sum(record["tokens"] for record in of_split)
+        size = sum(record["bytes"] for record in of_split)
+        splits[split] = SplitRecord(tokens=tokens, bytes=size, shards=of_split)
     manifest: Manifest = {
         "format": FORMAT,
         "version": 1,
@@ -91,7 +100,7 @@ def tokenize(
         "vocabulary": vocabulary(),
         "plan": plan,
         "tokenizer": named,
-        "splits": {split: _split_record(split, records) for split in SPLITS},
+        "splits": splits,
     }
     # Last of all: a folder with a manifest is whole.
     write_json(folder / MANIFEST, manifest)
@@ -129,13 +138,6 @@ def _is_own_manifest(folder: Path) -> bool:
     except (OSError, ValueError):
         return True
     return isinstance(manifest, dict) and manifest.get("format") == FORMAT
-
-
-def _manifest_of(folder: Path) -> Manifest:
-    manifest = read_manifest(folder)
-    if not manifest:
-        raise UserError(f"like={folder} is not a folder of `blockyard tokenize`: it has no {MANIFEST}")
-    return manifest
 
 
 def _started(folder: Path, plan: dict[str, object]) -> Manifest | None:
@@ -189,13 +191,6 @@ def _write_all(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return [(shard, records[shard.file]) for shard in shards]
-
-
-def _split_record(split: str, records: Sequence[tuple[ShardPlan, ShardRecord]]) -> SplitRecord:
-    shards = [record for shard, record in records if shard.split == split]
-    tokens = sum(record["tokens"] for record in shards)
-    size = sum(record["bytes"] for record in shards)
-    return SplitRecord(tokens=tokens, bytes=size, shards=shards)
 
 
 def _pool(workers: int, tokenizer: TextTokenizer | None) -> ProcessPoolExecutor:

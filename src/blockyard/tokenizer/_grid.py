@@ -121,5 +121,7 @@ def grid_coordinates(grid: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     # On the meta device `torch.stack` imports the compiler, which takes a second; assignment does not.
     coords = torch.empty(*grid, len(grid))
     for axis, side in enumerate(grid):
-        coords[..., axis] = torch.arange(side).view([-1 if other == axis else 1 for other in range(len(grid))])
+        shape = [1] * len(grid)
+        shape[axis] = side
+        coords[..., axis] = torch.arange(side).view(shape)
     return torch.arange(math.prod(grid)), coords.flatten(0, -2)[None]

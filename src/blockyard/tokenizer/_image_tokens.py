@@ -12,16 +12,20 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from functools import lru_cache
-from typing import Literal, TypeAlias, cast
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, DataSpec, Embedder, ImageTokenizer, Seq, TokenSpec
+from blockyard.contracts import Because, Context, DataSpec, Embedder, ImageTokenizer, Seq, Side, TokenSpec
+from blockyard.contracts.inherited_options import with_options_of
 from blockyard.data.splits.order import mix
-from blockyard.tokenizer._grid import grid_coordinates
+from blockyard.tokenizer._grid import grid_coordinates, patch_grid
 
 Order: TypeAlias = Literal["row", "column", "snake", "random"]
+Codes = Annotated[int, Ge(2), Le(8192), Because("each is a row of the table and an output of the head")]
+FitSeed = Annotated[int, Ge(0), Le(2**32 - 1), Because("it seeds a generator")]
 MOST = 4096  # tokens of an image: attention over more compares 17 million pairs of them
 
 
@@ -38,19 +42,11 @@ class ImageTokens(ImageTokenizer):
     """
 
     item: tuple[int, ...] = ()
-    fit_seed: int | None = None
     _size: tuple[int, int] | None = None  # rows and columns of the grid
 
     def __init__(self, *, order: Order = "row", condition: Literal["class"] | None = None) -> None:
         self.order = order
         self.condition = condition
-
-    @property
-    def codes_seed(self) -> int:
-        """The seed of random numbers in `fit`: `fit_seed`, or the seed of the run."""
-        if self.fit_seed is None:
-            return self.run_seed
-        return self.fit_seed
 
     def layout(self, data: DataSpec, grid: tuple[int, int], codes: int) -> TokenSpec:
         """Return the tokens of a grid of `codes` ids.
@@ -119,6 +115,41 @@ class ImageTokens(ImageTokenizer):
     def embedder(self, ctx: Context) -> StartedEmbedder:
         """Build the embedding table."""
         return ImageTokenEmbedder(ctx, self.cells)
+
+
+class PatchTokens(ImageTokens):
+    """One learned code per square patch.
+
+    Options:
+        size: side of a patch in pixels; must divide height and width
+        codes: number of codes
+    """
+
+    unit: ClassVar[str] = "code"
+
+    @with_options_of(ImageTokens)
+    def __init__(self, *, size: Side = 4, codes: Codes = 64, fit_seed: FitSeed | None = 0, **options: Any) -> None:
+        super().__init__(**options)
+        self.size = size
+        self.count = codes
+        self.fit_seed = fit_seed
+
+    @property
+    def codes_seed(self) -> int:
+        """The seed of random numbers in `fit`: `fit_seed`, or the seed of the run."""
+        if self.fit_seed is None:
+            return self.run_seed
+        return self.fit_seed
+
+    def spec(self, data: DataSpec) -> TokenSpec:
+        """Return one token per patch, on a grid with two axes. Raises ValueError unless `size` divides both sides."""
+        if data.levels is None:
+            name = type(self).__module__.rpartition(".")[2]
+            raise ValueError(f"tokenizer={name} reads gray levels, and this data gives images without them")
+        rows, columns = patch_grid(data, self.size, "tokenizer.size").grid
+        self.shape = data.shape
+        self.rows = rows
+        return self.layout(data, (rows, columns), self.count)
 
 
 class StartedEmbedder(Embedder):

@@ -43,10 +43,10 @@ from torch.nn.utils.rnn import pad_sequence
 from blockyard.contracts import Because, Context, DataSpec, SoundTokenizer, TokenizerState, TokenSpec
 from blockyard.data.splits.order import mix
 from blockyard.tokenizer._cache import fit_once
+from blockyard.tokenizer._image_tokens import Codes, FitSeed
 from blockyard.tokenizer._lookup import TokenEmbedder
 from blockyard.tokenizer._vq import kmeans, nearest
 from blockyard.tokenizer.log_mel import Bands, Milliseconds, check_bands, hann, log_mel, mel_filters, window_samples
-from blockyard.tokenizer.patch_codes import Codes, FitSeed
 
 Levels = Annotated[int, Ge(1), Le(32), Because("a frame has so many tokens")]
 Rounds = Annotated[int, Ge(1), Le(10_000), Because("each transforms the whole sound twice")]

@@ -13,60 +13,28 @@ BLOCKYARD_CACHE (or the platform's cache folder) under a hash of the images and 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
-
 import torch
-from annotated_types import Ge, Le
 from torch import Tensor
 
-from blockyard.contracts import Because, DataSpec, Side, TokenizerState, TokenSpec
-from blockyard.contracts.inherited_options import with_options_of
+from blockyard.contracts import TokenizerState
 from blockyard.data.splits.order import mix
 from blockyard.tokenizer._cache import fit_once
-from blockyard.tokenizer._grid import patch_grid
-from blockyard.tokenizer._image_tokens import ImageTokens
+from blockyard.tokenizer._image_tokens import PatchTokens
 from blockyard.tokenizer._vq import kmeans, nearest
 
 LARGEST = 100_000  # patches that the centres are found on, at most
-Codes = Annotated[int, Ge(2), Le(8192), Because("each is a row of the table and an output of the head")]
-FitSeed = Annotated[int, Ge(0), Le(2**32 - 1), Because("it seeds a generator")]
 
 
-class PatchCodes(ImageTokens):
+class PatchCodes(PatchTokens):
     """One token per square patch, the start token before them.
 
     Options:
-        size: side of a patch in pixels; must divide height and width
-        codes: number of codes
+
         fit_seed: seed of the first patches and centres of k-means, so that runs of any seed have the same codes; null
             is the run's seed, so that each seed has its own codes
     """
 
-    unit: ClassVar[str] = "code"
-
-    @with_options_of(ImageTokens)
-    def __init__(
-        self,
-        *,
-        size: Side = 4,
-        codes: Codes = 64,
-        fit_seed: FitSeed | None = 0,
-        **options: Any,
-    ) -> None:
-        super().__init__(**options)
-        self.size = size
-        self.count = codes
-        self.fit_seed = fit_seed
-        self._centres: Tensor | None = None  # (K, C size size), from 0 to 1
-
-    def spec(self, data: DataSpec) -> TokenSpec:
-        """Return one token per patch, on a grid with two axes. Raises ValueError unless `size` divides both sides."""
-        if data.levels is None:
-            raise ValueError("tokenizer=patch_codes reads gray levels, and this data gives images without them")
-        rows, columns = patch_grid(data, self.size, "tokenizer.size").grid
-        self.shape = data.shape
-        self.rows = rows
-        return self.layout(data, (rows, columns), self.count)
+    _centres: Tensor | None = None  # (K, C size size), from 0 to 1
 
     def fit(self, images: Tensor) -> None:
         """Find the centres by k-means, or load them from the cache."""

@@ -15,21 +15,19 @@ under a hash of the images and the options.
 from __future__ import annotations
 
 import base64
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Gt, Lt
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Count, DataSpec, NonNegative, Side, TokenizerState, TokenSpec, Width, auxiliary_loss
+from blockyard.contracts import Count, NonNegative, TokenizerState, Width, auxiliary_loss
 from blockyard.contracts.inherited_options import with_options_of
 from blockyard.data.splits.order import mix
 from blockyard.tokenizer._cache import fit_once
-from blockyard.tokenizer._grid import patch_grid
-from blockyard.tokenizer._image_tokens import ImageTokens
+from blockyard.tokenizer._image_tokens import PatchTokens
 from blockyard.tokenizer._vq import PatchAutoencoder, Quantizer, nearest
-from blockyard.tokenizer.patch_codes import Codes, FitSeed
 from blockyard.weight_init import initialise
 
 _BATCH = 128
@@ -37,12 +35,11 @@ _RATE = 3e-3
 _CHUNK = 1024
 
 
-class VQ(ImageTokens):
+class VQ(PatchTokens):
     """One token per square patch, the start token before them.
 
     Options:
-        size: side of a patch in pixels; must divide height and width
-        codes: number of codes
+
         width: channels of a patch inside the autoencoder
         latent: width of a code
         steps: batches of 128 images that the autoencoder is trained on; the first quarter passes vectors on as they
@@ -52,41 +49,27 @@ class VQ(ImageTokens):
         fit_seed: seed of the autoencoder's first weights, batches and codes, as for patch_codes
     """
 
-    unit: ClassVar[str] = "code"
-
-    @with_options_of(ImageTokens)
+    @with_options_of(PatchTokens)
     def __init__(
         self,
         *,
-        size: Side = 4,
-        codes: Codes = 64,
         width: Width = 128,
         latent: Width = 16,
         steps: Count = 400,
         commitment: NonNegative = 0.25,
         decay: Annotated[float, Gt(0), Lt(1)] = 0.98,
-        fit_seed: FitSeed | None = 0,
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.size = size
-        self.count = codes
+
         self.width = width
         self.latent = latent
         self.steps = steps
         self.commitment = commitment
         self.decay = decay
-        self.fit_seed = fit_seed
+
         self._network: PatchAutoencoder | None = None
         self._quantizer: Quantizer | None = None
-
-    def spec(self, data: DataSpec) -> TokenSpec:
-        """Return one token per patch, on a grid with two axes. Raises ValueError where `size` does not divide it."""
-        if data.levels is None:
-            raise ValueError("tokenizer=vq reads gray levels, and this data gives images without them")
-        rows, columns = patch_grid(data, self.size, "tokenizer.size").grid
-        self.shape, self.rows = data.shape, rows
-        return self.layout(data, (rows, columns), self.count)
 
     def fit(self, images: Tensor) -> None:
         """Train the autoencoder, or load it from the cache."""

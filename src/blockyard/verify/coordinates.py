@@ -84,7 +84,9 @@ def exponents(sizes: dict[int, list[dict[str, Sizes]]]) -> dict[str, Sizes]:
     for name in sizes[widths[0]][0]:
         slopes = []
         for kind in range(len(Sizes._fields)):
-            values = [[of_seed[name][kind] for of_seed in sizes[width]] for width in widths]
+            values = []
+            for width in widths:
+                values.append([of_seed[name][kind] for of_seed in sizes[width]])
             slopes.append(_slope(widths, values))
         result[name] = Sizes(*slopes)
     return result

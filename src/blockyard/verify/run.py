@@ -31,6 +31,8 @@ SMALL = (
 DECODER = (*SMALL, "model=decoder", "objective=next_token")
 ENCODER = (*SMALL, "model=encoder", "objective=masked_token")
 Verdict = Literal["holds", "broken", "not declared", "not possible"]
+# The checks of properties in a model with one prediction for each sequence.
+OF_SEQUENCES = {"padding": checks.padding_of_sequences}
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,6 @@ PROPERTIES = (
     Property("bf16", ENCODER, None, checks.bfloat16),
     Property("compile", ENCODER, None, checks.compiles),
 )
-# The checks of properties in a model with one prediction for each sequence.
-OF_SEQUENCES = {"padding": checks.padding_of_sequences}
 
 
 def verify(overrides: Sequence[str], config_dirs: Sequence[str] = ()) -> list[Finding]:

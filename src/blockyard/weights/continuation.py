@@ -131,7 +131,8 @@ def plant(folder: RunFolder, parent: str, sha256: str | None) -> None:
         io.save_checkpoint(best, folder.checkpoints / BEST)
     except (FileNotFoundError, BadCheckpointError) as error:
         raise UserError(f"init.parent={run.path}: its best weights cannot be read ({error})") from error
-    _copy(run.path / METRICS, folder.path / METRICS)
+    with replacing(folder.path / METRICS) as temporary:
+        temporary.write_bytes(read_member(run.path / METRICS))
     recorded = run.facts()
     facts = {key: recorded[key] for key in FACTS if recorded.get(key) is not None}
     parent_facts = {"run": run.name, "path": str(run.path), "step": content["global_step"], "sha256": sha256}
@@ -198,8 +199,3 @@ def _end(config: Node, run: RunFolder, done: int) -> str:
     if limits:
         return f" of {min(limits.values())}"
     return f" for {plan.max_seconds - summary['seconds']:.0f} s"
-
-
-def _copy(source: Path, target: Path) -> None:
-    with replacing(target) as temporary:
-        temporary.write_bytes(read_member(source))

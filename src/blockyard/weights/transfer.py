@@ -50,12 +50,11 @@ class TableResizer:
         self.source, self.target = source, target
         modules = dict(model.named_modules())
         names = {id(tensor): name for name, tensor in reversed(plain_tensors(model).items())}
-        self.schemes = {
-            f"{path}.{name}": module
-            for path, module in modules.items()
-            if isinstance(module, Position)
-            for name, _ in module.named_parameters(recurse=False)
-        }
+        self.schemes = {}
+        for path, module in modules.items():
+            if isinstance(module, Position):
+                for name, _ in module.named_parameters(recurse=False):
+                    self.schemes[f"{path}.{name}"] = module
         embedders = [module for module in modules.values() if isinstance(module, Embedder)]
         self.token_tables = {names[id(embedder.table)] for embedder in embedders if embedder.table is not None}
 
@@ -110,9 +109,10 @@ class Transfer:
         ]
         if not self.taken and not self.resized:
             names = sorted((*self.missing, *self.outside))
-            other = f"those of the same names have other shapes: {fold(shapes)}"
-            none = f"it has {fold(self.unused) or 'none'}, and the model, with blockyard's names, {fold(names)}"
-            yield f"no tensor of it fits this model: {other if shapes else none}"
+            reason = f"it has {fold(self.unused) or 'none'}, and the model, with blockyard's names, {fold(names)}"
+            if shapes:
+                reason = f"those of the same names have other shapes: {fold(shapes)}"
+            yield f"no tensor of it fits this model: {reason}"
             return
         if self.unusable:
             more = len(self.unusable) - 1

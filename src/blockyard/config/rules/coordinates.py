@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from blockyard.config.rules.declarations import Facts, Rule, either, of_row, of_source
 from blockyard.contracts import plural
 
@@ -175,12 +177,8 @@ def positions_of_model(f: Facts) -> str | None:
     return f"{f['position']} acts inside token mixers; {f['model']} has none over tokens"
 
 
-MODALITY = Rule(("data", "tokenizer"), modality)
-LEVELS = Rule(("data", "tokenizer"), levels)
-TOKEN_IDS = Rule(("data", "tokenizer"), token_ids)
-WRITTEN_SOUNDS = Rule(("data", "tokenizer"), written_sounds)
-WRITTEN_IMAGES = Rule(("data", "tokenizer"), written_images)
-# About a sequence, and so asked of the source too.
+# Asked of the source too.
+OF_INPUTS = tuple(Rule(("data", "tokenizer"), refusal) for refusal in (modality, levels, token_ids, written_sounds))
 OF_SEQUENCE = (
     Rule(("tokenizer", "position"), axes_of_position),
     Rule(("tokenizer", "token_mixer"), axes_of_mixer),
@@ -191,15 +189,8 @@ OF_SEQUENCE = (
     Rule(("position", "token_mixer"), ports),
 )
 RULES = (
-    MODALITY,
-    of_source(MODALITY),
-    LEVELS,
-    of_source(LEVELS),
-    TOKEN_IDS,
-    of_source(TOKEN_IDS),
-    WRITTEN_SOUNDS,
-    of_source(WRITTEN_SOUNDS),
-    WRITTEN_IMAGES,
+    *chain.from_iterable((rule, of_source(rule)) for rule in OF_INPUTS),
+    Rule(("data", "tokenizer"), written_images),
     *map(of_row, OF_SEQUENCE),
     *map(of_source, OF_SEQUENCE),
     Rule(("data", "source_tokenizer"), source_tokenizer),

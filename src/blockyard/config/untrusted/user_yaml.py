@@ -46,12 +46,15 @@ def read(path: Path) -> str:
 
 @lru_cache(maxsize=1024)
 def _read(path: Path, _stamp: tuple[int, ...]) -> str:
+    from hydra.plugins.config_source import ConfigSource
+
     text = read_text(path, LIMITS)
     if text.startswith("\ufeff"):
         raise StrictYamlError("begins with a byte order mark; save it as UTF-8 without one")
     content = load_mapping(text, _loader())
     _load_as_omegaconf(text)
-    if reaches_hydra(_package(text), content or {}):
+    header = ConfigSource._get_header_dict(text[:512])
+    if reaches_hydra(header["package"], content or {}):
         raise StrictYamlError(HYDRA)
     return text
 
@@ -61,10 +64,13 @@ def reaches_hydra(package: str | None, content: Mapping[str, object]) -> bool:
 
     In plain cases the message then names the file. `merge` compares the keys that all files merge to.
     """
+    names = [package or ""]
     entries = content.get("defaults")
-    named = [name for entry in (entries if isinstance(entries, list) else []) for name in _names(entry)]
+    if isinstance(entries, list):
+        for entry in entries:
+            names += _names(entry)
     keys = [key.partition(".")[0] for key in content]
-    return "hydra" in keys or any("hydra" in re.split(r"\W+", name) for name in [package or "", *named])
+    return "hydra" in keys or any("hydra" in re.split(r"\W+", name) for name in names)
 
 
 def _names(entry: Any) -> Iterator[str]:
@@ -98,10 +104,3 @@ def _load_as_omegaconf(text: str) -> None:
         OmegaConf.load(io.StringIO(text))
     except (OmegaConfBaseException, ValueError, TypeError, AttributeError) as error:
         raise StrictYamlError(" ".join((str(error) or type(error).__name__).split())) from error
-
-
-def _package(text: str) -> str | None:
-    """Return the package that the header names. Raises ValueError."""
-    from hydra.plugins.config_source import ConfigSource
-
-    return ConfigSource._get_header_dict(text[:512])["package"]

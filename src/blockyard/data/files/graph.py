@@ -36,9 +36,16 @@ def checked(graph: Graph, max_nodes: int, connected: bool) -> Graph:
     if len(loops):
         raise ValueError(f"bond {loops[0].tolist()} joins an atom with itself")
     graph = _undirected(graph)
-    parts = _parts(count, graph.ends) if connected else 1
-    if parts > 1:
-        raise ValueError(f"its atoms are in {parts} parts that no bond joins; data.disconnected=keep takes such ones")
+    if connected:
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
+        edges = coo_array((np.ones(len(graph.ends)), (graph.ends[:, 0], graph.ends[:, 1])), shape=(count, count))
+        parts, _ = connected_components(edges, directed=False)
+        if parts > 1:
+            raise ValueError(
+                f"its atoms are in {parts} parts that no bond joins; data.disconnected=keep takes such ones"
+            )
     return graph
 
 
@@ -60,11 +67,3 @@ def _undirected(graph: Graph) -> Graph:
     if len(kept) == len(graph.ends):
         return graph
     return replace(graph, ends=graph.ends[kept], edges=graph.edges[kept])
-
-
-def _parts(count: int, ends: np.ndarray) -> int:
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    edges = coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(count, count))
-    return int(connected_components(edges, directed=False)[0])

@@ -33,16 +33,15 @@ def verify(path: Path, kind: str, columns: Sequence[str] = ()) -> list[str]:
 
 def verify_all(paths: Sequence[Path], kind: str, columns: Sequence[str] = ()) -> list[list[str]]:
     """Return the columns of several files as `verify` does, in one process."""
-    files = tuple((str(Path(path).absolute()), *_version(path)) for path in paths)
-    result = _verified(files, kind, tuple(dict.fromkeys(columns)))
+    files = []
+    for path in paths:
+        status = os.stat(path)
+        version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        files.append((str(Path(path).absolute()), *version))
+    result = _verified(tuple(files), kind, tuple(dict.fromkeys(columns)))
     if isinstance(result, str):
         raise UserError(result)
     return [list(names) for names in result]
-
-
-def _version(path: Path) -> tuple[int, ...]:
-    status = os.stat(path)
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @lru_cache(maxsize=1024)

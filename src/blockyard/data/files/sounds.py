@@ -103,7 +103,10 @@ def decode(content: bytes, suffix: str, rate: int, *, resample: bool) -> Tensor:
             raise BadSoundError(
                 f"has {file_rate} samples a second, not {rate}; data.sample_rate={file_rate} or data.resample=true"
             )
-        values = _resampled(values, file_rate, rate)
+        from scipy.signal import resample_poly
+
+        divisor = math.gcd(file_rate, rate)
+        values = resample_poly(values, rate // divisor, file_rate // divisor)
     if not len(values):
         raise BadSoundError("holds no samples")
     if np.ptp(values) == 0:
@@ -151,10 +154,3 @@ def _to_floats(samples: Any) -> Any:
     if np.abs(samples).max(initial=0) > 1 + 1e-6:
         raise BadSoundError(f"has samples up to {np.abs(samples).max():.3g}, beyond full scale, which is 1")
     return samples.astype(np.float64)
-
-
-def _resampled(values: Any, file_rate: int, rate: int) -> Any:
-    from scipy.signal import resample_poly
-
-    divisor = math.gcd(file_rate, rate)
-    return resample_poly(values, rate // divisor, file_rate // divisor)

@@ -89,12 +89,12 @@ class TableRows:
 
     def refuse(self, problems: Mapping[str, np.ndarray]) -> None:
         """Raise UserError for the rows of every problem, a mask (n,): "FILE, lines 3, 7: no label"."""
-        messages = [
-            f"{path}, {named(self.lines[mask & (self.file == number)].tolist(), self.units[number])}: {what}"
-            for what, mask in problems.items()
-            for number, path in enumerate(self.files)
-            if (mask & (self.file == number)).any()
-        ]
+        messages = []
+        for problem, mask in problems.items():
+            for number, path in enumerate(self.files):
+                lines = self.lines[mask & (self.file == number)].tolist()
+                if lines:
+                    messages.append(f"{path}, {named(lines, self.units[number])}: {problem}")
         if messages:
             raise UserError("; ".join(messages))
 

@@ -180,13 +180,10 @@ class ImageRows(RowKind):
         files = [(row, images.file(row)) for part in rows for row in part]
         keys = self.image.keys(assigned.rows)  # relative to the table, so that moved data stay the same
         samples = [part[i] for part in rows for i in equally_spaced(len(part), SAMPLE).tolist()]
-        content = sha256(
-            (
-                *(f"{keys[row]} {file.stat().st_size}" if isinstance(file, Path) else file for row, file in files),
-                *targets,
-                *displayed(images.open(row) for row in samples),
-            )
-        )
+        parts = []
+        for row, file in files:
+            parts.append(f"{keys[row]} {file.stat().st_size}" if isinstance(file, Path) else file)
+        content = sha256([*parts, *targets, *displayed(images.open(row) for row in samples)])
         workers = self.image.workers
         lazy = [ImageFiles(part, target, images.decode, workers) for part, target in zip(rows, targets, strict=True)]
         sample = equally_spaced(len(rows[0]), SAMPLE)

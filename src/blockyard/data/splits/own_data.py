@@ -177,7 +177,8 @@ class OwnData(LoadedData):
         return order[count:].sort().values, order[:count].sort().values
 
     def _split(self, own: Own, name: str, index: Tensor | None) -> Split:
-        number, reader = Splits._fields.index(name), self._reader(own, self.spec.classes)
+        number = Splits._fields.index(name)
+        reader = self._reader(own, self.spec.classes)
         size = (self.train_size, self.validation_size, self.test_size)[number]
         if own.streams and name == "train":
             if size is None:
@@ -233,7 +234,8 @@ class Reader:
         if isinstance(item, Mapping):
             if self.inputs not in item:
                 raise UserError(f"{where} has the keys {', '.join(map(str, item))}; set data.inputs to one of them")
-            inputs, target = item[self.inputs], item.get(self.target)
+            inputs = item[self.inputs]
+            target = item.get(self.target)
         elif isinstance(item, tuple | list) and len(item) == 2:
             inputs, target = item
         else:
@@ -290,7 +292,9 @@ class MapSplit:
     """
 
     def __init__(self, dataset: Any, index: Tensor, reader: Reader) -> None:
-        self.dataset, self.index, self.reader = dataset, index, reader
+        self.dataset = dataset
+        self.index = index
+        self.reader = reader
 
     def __len__(self) -> int:
         return len(self.index)
@@ -315,7 +319,9 @@ class StreamSplit:
     """
 
     def __init__(self, dataset: Any, size: int, reader: Reader) -> None:
-        self.dataset, self.size, self.reader = dataset, size, reader
+        self.dataset = dataset
+        self.size = size
+        self.reader = reader
         self._items: Iterator[Any] = iter(())
         self._read = 0
 

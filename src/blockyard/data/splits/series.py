@@ -298,5 +298,7 @@ def occurs_twice(time: datetime) -> bool:
 
 
 def _dates(dates: Sequence[Any]) -> list[str]:
-    midnight = all(date == date.normalize() for date in dates)
-    return [date.isoformat(sep=" ").partition(" ")[0] if midnight else date.isoformat(sep=" ") for date in dates]
+    texts = [date.isoformat(sep=" ") for date in dates]
+    if all(date == date.normalize() for date in dates):  # of midnight only the day is shown
+        return [text.partition(" ")[0] for text in texts]
+    return texts

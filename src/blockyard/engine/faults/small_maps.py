@@ -41,11 +41,11 @@ def _computed_again(module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> 
 
 def _padding(module: Any) -> tuple[int, ...]:
     """Zeros before each axis, where padding may be the word "same" or "valid"."""
-    if isinstance(module.padding, str):
-        return tuple(
-            dilation * (kernel - 1) // 2 if module.padding == "same" else 0
-            for dilation, kernel in zip(module.dilation, module.kernel_size, strict=True)
-        )
+    if module.padding == "valid":
+        return (0,) * len(module.kernel_size)
+    if module.padding == "same":
+        axes = zip(module.dilation, module.kernel_size, strict=True)
+        return tuple(dilation * (kernel - 1) // 2 for dilation, kernel in axes)
     return tuple(module.padding)
 
 

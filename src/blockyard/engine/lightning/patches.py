@@ -18,6 +18,9 @@ import pytorch_lightning as pl
 import torch
 
 LIGHTNING, TORCH = "pytorch-lightning 2.6", "torch 2.14"
+_HERE = "engine/lightning/patches.py"
+_LOOPS = "pytorch_lightning.loops"
+_CONNECTORS = "pytorch_lightning.trainer.connectors"
 
 
 @dataclass(frozen=True)
@@ -35,10 +38,6 @@ class Part:
     file: str
     reason: str
 
-
-_HERE = "engine/lightning/patches.py"
-_LOOPS = "pytorch_lightning.loops"
-_CONNECTORS = "pytorch_lightning.trainer.connectors"
 
 PARTS = (
     Part(

@@ -104,7 +104,9 @@ def sample_table(shown: Sequence[ShownSample], folder: Path) -> Any:
         if sample.sound is not None:
             row["sound"] = wandb.Audio(str(_wav(folder / f"{sample.sample}.wav", *sample.sound)))
         rows.append({**row, "target": sample.target, "predicted": sample.predicted, "loss": sample.loss})
-    columns: list[str | int] = [name for name in rows[0] if any(row[name] is not None for row in rows)] if rows else []
+    columns: list[str | int] = []
+    if rows:
+        columns += [name for name in rows[0] if any(row[name] is not None for row in rows)]
     data = [[row[str(name)] for name in columns] for row in rows]
     return wandb.Table(columns=columns, data=data, allow_mixed_types=True)
 

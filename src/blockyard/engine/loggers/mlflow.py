@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Any
 from blockyard.atomic_files import database_reason
 from blockyard.config.tree import Node
 from blockyard.contracts import Text
-from blockyard.engine.loggers.base import RunLogger, flatten, recorded_metrics, shown_name, shown_tags, summarized
+from blockyard.contracts.inherited_options import with_options_of
+from blockyard.engine.loggers._grouped import GroupedLogger
+from blockyard.engine.loggers.base import flatten, recorded_metrics, shown_name, shown_tags, summarized
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.lock import exclusive
@@ -41,14 +43,14 @@ _ROWS = 1000  # that wait for a write at most
 _WRITE_SECONDS = 1.0  # between two writes of rows; a transaction costs about 10 ms
 
 
-class MLflow(RunLogger):
+class MLflow(GroupedLogger):
     """Mirrors metrics to MLflow's database; the config is flattened into parameters.
 
     Options:
         project: the experiment that lists the run
         path: folder of the database and the artifacts; null is mlflow in the outputs folder
         group: a tag to group runs by; null is the arm, the same for all its seeds
-        name: of the run; null is the config's name and the seed
+
         tags: added to the config's tags
     """
 
@@ -56,21 +58,14 @@ class MLflow(RunLogger):
     extra = "mlflow"
     finish_seconds = 20.0  # the import and a new database take some 10 s of a busy machine
 
-    def __init__(
-        self,
-        *,
-        project: Text = "blockyard",
-        path: Text | None = None,
-        group: Text | None = None,
-        name: Text | None = None,
-        tags: list[str] | None = None,
-    ) -> None:
+    @with_options_of(GroupedLogger)
+    def __init__(self, *, path: Text | None = None, tags: list[str] | None = None, **options: Any) -> None:
+        super().__init__(**options)
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "CRITICAL")  # errors are raised too, and said once by `Feed`
-        self.project = project
+
         self.path = path
-        self.group = group
-        self.name = name
+
         self.tags = list(tags or ())
         self._id: str | None = None
         self._resumed: int | None = None  # the step that a run goes on after
@@ -105,7 +100,9 @@ class MLflow(RunLogger):
 
     def _open(self, folder: RunFolder) -> tuple[MlflowClient, str]:
         """Return a client of the database and the id of the experiment; each is created where there is none."""
-        root = _root(folder, self.path)
+        root = folder.path.parents[1] / "mlflow"
+        if self.path is not None:
+            root = Path(os.path.abspath(os.path.expanduser(self.path)))
         if reason := database_reason(root / DATABASE):
             raise UserError(f"logger.path: {root / DATABASE} is not opened, since {reason}; move it away")
         from mlflow import MlflowClient
@@ -191,13 +188,6 @@ class MLflow(RunLogger):
         for name, path in pictures.items():
             client.log_artifact(run, str(path), _key(name).rpartition("/")[0] or None)
         return f"MLflow: {len(pictures)} pictures in run {client.get_run(run).info.run_name} of {self.project}"
-
-
-def _root(folder: RunFolder, path: str | None) -> Path:
-    """Return the folder of the database, absolute."""
-    if path is None:
-        return folder.path.parents[1] / "mlflow"
-    return Path(os.path.abspath(os.path.expanduser(path)))
 
 
 def _recorded(folder: RunFolder) -> str | None:

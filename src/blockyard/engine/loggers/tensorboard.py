@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.config.tree import Node
-from blockyard.contracts import Count, Text
-from blockyard.engine.loggers.base import RunLogger, flatten, shown_name
+from blockyard.contracts import Count
+from blockyard.contracts.inherited_options import with_options_of
+from blockyard.engine.loggers._grouped import GroupedLogger
+from blockyard.engine.loggers.base import flatten, shown_name
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import slug
 
 
-class TensorBoard(RunLogger):
+class TensorBoard(GroupedLogger):
     """Mirrors metrics to event files; `tensorboard --logdir outputs` shows all runs.
 
     Options:
@@ -30,10 +32,10 @@ class TensorBoard(RunLogger):
     package = "tensorboard"
     extra = "tensorboard"
 
-    def __init__(self, *, flush_seconds: Count = 10, group: Text | None = None, name: Text | None = None) -> None:
+    @with_options_of(GroupedLogger, without=("project",))
+    def __init__(self, *, flush_seconds: Count = 10, **options: Any) -> None:
+        super().__init__(**options)
         self.flush_seconds = flush_seconds
-        self.group = group
-        self.name = name
         self._purge: int | None = None  # the first step that a resumed run logs again
         self._writer: Any = None
 

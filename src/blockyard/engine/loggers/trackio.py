@@ -10,35 +10,29 @@ from typing import Any
 
 from blockyard.config.tree import Node
 from blockyard.contracts import Text
-from blockyard.engine.loggers.base import RunLogger, flatten, presented
+from blockyard.contracts.inherited_options import with_options_of
+from blockyard.engine.loggers._grouped import GroupedLogger
+from blockyard.engine.loggers.base import flatten, presented
 from blockyard.runs.folder import RunFolder
 
 
-class Trackio(RunLogger):
+class Trackio(GroupedLogger):
     """Mirrors metrics to Trackio's local database; the config is flattened, it shows no nesting.
 
     Options:
-        project: that lists the run
+
         directory: of the database; null is Trackio's own, or TRACKIO_DIR
-        group: groups runs; null is the arm, the same for all its seeds
+
         name: of the run in its group; null is the run's folder
     """
 
     package = "trackio"
     extra = "trackio"
 
-    def __init__(
-        self,
-        *,
-        project: Text = "blockyard",
-        directory: Text | None = None,
-        group: Text | None = None,
-        name: Text | None = None,
-    ) -> None:
-        self.project = project
+    @with_options_of(GroupedLogger)
+    def __init__(self, *, directory: Text | None = None, **options: Any) -> None:
+        super().__init__(**options)
         self.directory = directory
-        self.group = group
-        self.name = name
         self._run: Any = None
 
     def start(self, folder: RunFolder, config: Node) -> None:

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from blockyard.config.instantiate import instantiate
 from blockyard.config.tree import Node
 from blockyard.contracts import Count, CountOrZero, Text, any_split
+from blockyard.contracts.inherited_options import with_options_of
+from blockyard.engine.loggers._grouped import GroupedLogger
 from blockyard.engine.loggers._wandb import (
     FINISH_SECONDS,
     Mode,
@@ -33,7 +35,7 @@ from blockyard.engine.loggers._wandb import (
     tear_down,
 )
 from blockyard.engine.loggers._wandb_artifacts import log_weights, sample_table
-from blockyard.engine.loggers.base import RunLogger, shown_name, shown_tags, summarized
+from blockyard.engine.loggers.base import shown_name, shown_tags, summarized
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 
@@ -42,16 +44,16 @@ if TYPE_CHECKING:
     from blockyard.engine.loggers.shown_samples import ShownSample
 
 
-class Wandb(RunLogger):
+class Wandb(GroupedLogger):
     """Mirrors metrics to W&B, or to W&B files for later.
 
     Options:
-        project: that lists the run
+
         entity: user or team; null is the account's own
         mode: auto follows WANDB_MODE, else is online where there is a login, else offline
-        group: groups runs; null is the arm, the same for all its seeds
+
         job_type: of the run in its group
-        name: of the run; null is the config's name and the seed
+
         tags: added to the config's tags
         system_metrics: whether W&B samples the machine every 15 s
         artifacts: what a finished run leaves at W&B: the best weights, or all, the last ones too; with the config, and
@@ -63,30 +65,30 @@ class Wandb(RunLogger):
 
     package = "wandb"
 
+    @with_options_of(GroupedLogger)
     def __init__(
         self,
         *,
-        project: Text = "blockyard",
         entity: Text | None = None,
         mode: Literal["auto", "online", "offline", "disabled"] = "auto",
-        group: Text | None = None,
         job_type: Text = "train",
-        name: Text | None = None,
         tags: list[str] | None = None,
         system_metrics: bool = False,
         artifacts: Literal["none", "best", "all"] = "none",
         predictions: CountOrZero = 0,
         watch: Literal["none", "gradients"] = "none",
         upload_seconds: Count = 300,
+        **options: Any,
     ) -> None:
+        super().__init__(**options)
         # W&B uploads its own error reports at the end of the process, which would wait for them.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-        self.project = project
+
         self.entity = entity
         self.configured_mode = mode
-        self.group = group
+
         self.job_type = job_type
-        self.name = name
+
         self.tags = list(tags or ())
         self.system_metrics = system_metrics
         self.artifacts = artifacts

@@ -44,10 +44,10 @@ class StackedAdamW:
         self._stacked = torch.optim.AdamW(groups)
         for number, group in enumerate(self._stacked.param_groups):
             for index, stack in enumerate(group["params"]):
-                weights_of_learners = [optimizer.param_groups[number]["params"][index] for optimizer in optimizers]
-                states = [
-                    optimizer.state[weight] for optimizer, weight in zip(optimizers, weights_of_learners, strict=True)
-                ]
+                states = []
+                for optimizer in optimizers:
+                    weight = optimizer.param_groups[number]["params"][index]
+                    states.append(optimizer.state[weight])
                 if not states[0]:  # without a gradient so far
                     continue
                 stacked_state = self._stacked.state[stack]

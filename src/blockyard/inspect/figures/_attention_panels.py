@@ -36,8 +36,11 @@ def query_rows(
         end = scale_end([table[:, layer.prefix :] for table, layer in zip(tables, page_layers, strict=True)])
         rows = []
         for layer, table in zip(page_layers, tables, strict=True):
-            present = range(len(layer.heads))
-            rows.append((layer, [panel(layer, table[head], head, end) if head in present else None for head in heads]))
+            panels: list[Panel | None] = []
+            for head in heads:
+                has_head = head < len(layer.heads)
+                panels.append(panel(layer, table[head], head, end) if has_head else None)
+            rows.append((layer, panels))
         yield rows, len(heads)
 
 

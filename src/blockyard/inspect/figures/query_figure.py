@@ -116,7 +116,11 @@ def word_pages(layers: list[LayerAttention], sample: Sample) -> Iterator[Page]:
     pixels = sample.source_image
     title = f"Attention of each token over the source of {sample.name}, mean of the heads"
     for page_layers in split_pages(layers, _LAYERS):
-        tables = [_on_source(layer) for layer in page_layers]  # each (words, M)
+        tables = []  # each (words, M), the mean of the heads
+        for layer in page_layers:
+            assert layer.source is not None
+            start, count = layer.source
+            tables.append(layer.weights.mean(0)[_word_queries(layer), start : start + count])
         end = scale_end(tables)
         for page_words in split_pages(range(max(len(table) for table in tables)), _WORDS):
             rows = []
@@ -136,13 +140,6 @@ def _word_queries(layer: LayerAttention) -> list[int]:
     """Return the queries that are shown: the class token, and the tokens of the sequence itself."""
     first = [0] if layer.queries and layer.queries[0] == "class" else []
     return [*first, *range(layer.query_prefix, len(layer.queries))]
-
-
-def _on_source(layer: LayerAttention) -> Tensor:
-    """Return the weights of the shown queries on the source's patches, mean of the heads: (words, M)."""
-    assert layer.source is not None
-    start, count = layer.source
-    return layer.weights.mean(0)[_word_queries(layer), start : start + count]
 
 
 def attends_graph(layer: LayerAttention, sample: Sample) -> bool:

@@ -57,9 +57,12 @@ def inspect(loaded: Loaded, options: Options) -> InspectionResult:
     has_tokens = any(table.embedding is not None for table in tables)
     if options.vocabulary is not None and not has_tokens:
         raise UserError("vocabulary: none of these heads has token circuits; leave it out for their QK and OV spectra")
-    spectra = [_spectra(head, table) for head, table in zip(heads, tables, strict=True)]
+    spectra = []
     left_out: dict[str, None] = {}  # in order, each once
     for head, table in zip(heads, tables, strict=True):
+        qk = spectrum(head.q.T, head.k, one_space=not head.cross)
+        ov = spectrum(head.o, head.v, one_space=not head.cross)
+        spectra.append(HeadSpectra(qk, ov, copying_spectrum(head, table)))
         left_out |= dict.fromkeys([*head.left_out, *table.left_out])
     numbers: dict[str, object] = {
         "heads": [_numbers(*parts) for parts in zip(heads, tables, spectra, strict=True)],
@@ -95,12 +98,6 @@ class HeadSpectra:
     qk: Spectrum
     ov: Spectrum
     copying: Spectrum | None
-
-
-def _spectra(head: HeadCircuits, tables: TokenTables) -> HeadSpectra:
-    qk = spectrum(head.q.T, head.k, one_space=not head.cross)
-    ov = spectrum(head.o, head.v, one_space=not head.cross)
-    return HeadSpectra(qk, ov, copying_spectrum(head, tables))
 
 
 def _numbers(head: HeadCircuits, tables: TokenTables, spectra: HeadSpectra) -> dict[str, object]:

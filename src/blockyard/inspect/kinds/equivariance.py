@@ -215,7 +215,11 @@ def pages(result: Permuted, sample: Sample, permute: str) -> Iterator[Page]:
         rows = []
         for arm, stages in token_stages.items():
             panels = [Panel([image], name) for name, image in pictures.items()]
-            panels += [_panel(stages[index], grid, end) for index in part]
+            for index in part:
+                stage = stages[index]
+                assert stage.tokens is not None
+                table = Heat(stage.tokens.view(grid), end, stretched=grid[0] == 1)
+                panels.append(Panel([table], f"{stage.name.replace('.', ' ')}: {stage.relative:.2g} of |f(x)|"))
             panels[0].ylabel = f"{arm} positions"
             rows.append(panels)
         width = panel_side(len(rows[0]), 12)
@@ -230,12 +234,6 @@ def _grid(result: Permuted) -> tuple[int, int]:
     if grid is not None and len(grid) == 2 and grid[0] * grid[1] == tokens:
         return grid[0], grid[1]
     return 1, tokens
-
-
-def _panel(stage: PermutedStage, grid: tuple[int, int], end: float) -> Panel:
-    assert stage.tokens is not None
-    table = Heat(stage.tokens.view(grid), end, stretched=grid[0] == 1)
-    return Panel([table], f"{stage.name.replace('.', ' ')}: {stage.relative:.2g} of |f(x)|")
 
 
 def _pictures(result: Permuted, sample: Sample, grid: tuple[int, int]) -> dict[str, Heat]:
@@ -257,7 +255,7 @@ def inspect(loaded: Loaded, options: Options) -> InspectionResult:
     for stages in zip(*result.stages.values(), strict=True):
         row = {"after": stages[0].name.replace(".", " ")}
         for arm, stage in zip(result.stages, stages, strict=True):
-            row[f"{arm} positions"] = _shown(stage)
+            row[f"{arm} positions"] = "0" if stage.relative < EXACT else f"{stage.relative:.3g}"
         table_rows.append(row)
     numbers: dict[str, object] = {
         "samples": [sample.index for sample in samples],
@@ -277,12 +275,6 @@ def inspect(loaded: Loaded, options: Options) -> InspectionResult:
 def _numbers(stage: PermutedStage) -> dict[str, object]:
     tokens = None if stage.tokens is None else to_json(stage.tokens)
     return {"name": stage.name, "relative": stage.relative, "tokens": tokens}
-
-
-def _shown(stage: PermutedStage) -> str:
-    if stage.relative < EXACT:
-        return "0"
-    return f"{stage.relative:.3g}"
 
 
 def _verdict(result: Permuted) -> str:

@@ -162,17 +162,15 @@ def pages(layers: list[LayerMasks], sample: Sample) -> Iterator[Page]:
     """Yield masking.png: a row for each layer; weights of the three ways, and the leaks of the wrong ones."""
     title = f"weights and leaks of later tokens of {sample.name}, means over heads; one scale"
     for page_layers in split_pages(layers, _LAYERS):
-        panels = [_panels(layer) for layer in page_layers]
-        side = panel_side(len(panels[0]), 12)
-        yield Page("masking", title, panels, (side, side), bar="weight")
-
-
-def _panels(layer: LayerMasks) -> list[Panel]:
-    panels = [Panel([_heat(layer.weights[RIGHT])], f"{RIGHT}: weights", ylabel=layer.name)]
-    for rule in (AFTER, ZEROED):
-        panels.append(Panel([_heat(layer.weights[rule])], f"{rule}: weights"))
-        panels.append(Panel([_heat(layer.leaks[rule])], f"{rule}: leak {layer.leak[rule]:.3f}"))
-    return panels
+        page_panels = []
+        for layer in page_layers:
+            panels = [Panel([_heat(layer.weights[RIGHT])], f"{RIGHT}: weights", ylabel=layer.name)]
+            for rule in (AFTER, ZEROED):
+                panels.append(Panel([_heat(layer.weights[rule])], f"{rule}: weights"))
+                panels.append(Panel([_heat(layer.leaks[rule])], f"{rule}: leak {layer.leak[rule]:.3f}"))
+            page_panels.append(panels)
+        side = panel_side(len(page_panels[0]), 12)
+        yield Page("masking", title, page_panels, (side, side), bar="weight")
 
 
 def _heat(table: Tensor) -> Heat:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Batch, Block, ChannelMixer, Seq, Split
+from blockyard.contracts import Batch, Block, ChannelMixer, Seq
 from blockyard.data.splits.order import take
 from blockyard.errors import UserError
 from blockyard.inspect._canvas import INK, printable, split_pages
@@ -98,7 +98,8 @@ def key_examples(loaded: Loaded, options: Options) -> tuple[list[LayerKeys], lis
     key_mixers(loaded.model, options.layers)  # refuses before any data is read
     split = splits_of(loaded).train
     count = min(options.train_samples, len(split))
-    layers = strongest(loaded.model, _batches(loaded, split, count), options.examples, options.layers)
+    batches = (loaded.objective.ready(take(split, order, None)) for order in torch.arange(count).split(AT_ONCE))
+    layers = strongest(loaded.model, batches, options.examples, options.layers)
     samples: dict[int, Sample] = {}
     sequences: dict[int, dict[str, LayerSequence]] = {}
     shown = []
@@ -110,12 +111,6 @@ def key_examples(loaded: Loaded, options: Options) -> tuple[list[LayerKeys], lis
                     sequences[number] = _sequences(loaded, samples[number], options.layers)
             shown.append(_shown(layer, key, samples, sequences))
     return layers, shown, count
-
-
-def _batches(loaded: Loaded, split: Split, count: int) -> Iterator[Batch]:
-    """Yield the first samples of a split in batches."""
-    for order in torch.arange(count).split(AT_ONCE):
-        yield loaded.objective.ready(take(split, order, None))
 
 
 def _chosen(layer: LayerKeys, keys: tuple[int, ...] | None) -> list[int]:

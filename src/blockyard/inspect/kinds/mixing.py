@@ -283,7 +283,10 @@ def inspect(loaded: Loaded, options: Options) -> InspectionResult:
     """Return the token mixing of each selected layer."""
     model, samples = to_double(loaded.model, load_samples(loaded, options))
     layers = mixing_layers(model, samples, of=options.of, layers=options.layers, probes=options.probes)
-    method = _method(layers)
+    method = "exact"
+    if probes := layers[0].probes:
+        error = max(layer.error for layer in layers)
+        method = f"estimated from {probes} random directions a token (standard error {error:.0%})"
     start = "Mean over" if len(samples) > 1 else "Of"
     averaged = f"{start} {samples_name(samples)}; {method}"
     return InspectionResult(
@@ -303,14 +306,6 @@ def layer_pattern(layer: LayerMixing) -> str:
     """Return the name of a layer's pattern; the grid applies to its own sequence only, not to a memory."""
     grid = None if layer.memory else layer.grid
     return pattern(layer.norms, grid, layer.prefix)
-
-
-def _method(layers: list[LayerMixing]) -> str:
-    probes = layers[0].probes
-    if not probes:
-        return "exact"
-    error = max(layer.error for layer in layers)
-    return f"estimated from {probes} random directions a token (standard error {error:.0%})"
 
 
 def _numbers(layer: LayerMixing) -> dict[str, object]:

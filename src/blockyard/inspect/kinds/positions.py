@@ -95,8 +95,8 @@ def position_codes(model: nn.Module, layers: tuple[int, ...] | None = None) -> P
     tables: dict[str, Tensor] = {}
     heads = parts.ctx.heads
     if "bias" in scheme.acts_on:
-        axes = range(tokens.axes)
-        q, k = (tuple(coords[0, :, axis].view(shape) for axis in axes) for shape in ((1, -1, 1), (1, 1, -1)))
+        q = tuple(coord.view(1, -1, 1) for coord in coords[0].unbind(-1))
+        k = tuple(coord.view(1, 1, -1) for coord in coords[0].unbind(-1))
         table = scheme.bias(torch.arange(heads).view(-1, 1, 1), q, k)
         tables["bias"] = table.expand(heads, count, count)
     if "rotate" in scheme.acts_on:

@@ -88,6 +88,8 @@ QK_NORMS = {
 UNCOMPARED_OF_EXPERTS = frozenset(
     f"channel_mixer.{name}" for name in ("balance", "weight", "bias_rate", "z_loss", "capacity")
 )
+ATTENTION_BIAS = keys.flag("attention_bias", "token_mixer.bias", False)
+MLP_BIAS = keys.flag("mlp_bias", "channel_mixer.bias", False)
 
 
 @dataclass(frozen=True)
@@ -255,8 +257,6 @@ def eps(default: float) -> keys.Key:
 
 
 GATED = keys.Key(gated)
-ATTENTION_BIAS = keys.flag("attention_bias", "token_mixer.bias", False)
-MLP_BIAS = keys.flag("mlp_bias", "channel_mixer.bias", False)
 
 
 def window(settings: LibrarySettings, default: int | None, *, has_switch: bool = False) -> int | None:
@@ -447,7 +447,10 @@ def rules_of_layers(
     dense: Sequence[bool], plain: Sequence[ConversionRule], routed: Sequence[ConversionRule]
 ) -> list[ConversionRule]:
     """Return `plain` for each layer without experts, and `routed` for the others."""
-    return [rule.named(n=layer) for layer, is_dense in enumerate(dense) for rule in (plain if is_dense else routed)]
+    rules = []
+    for layer, is_dense in enumerate(dense):
+        rules += [rule.named(n=layer) for rule in (plain if is_dense else routed)]
+    return rules
 
 
 def read_dense_layers(settings: LibrarySettings, values: keys.Values) -> list[LayerFacts]:

@@ -211,13 +211,14 @@ def stacked(
     maps: for each of the library's weights, before stacking and after taking apart
     sizes: outputs of each, if they are not equal
     """
+    maps = maps or [AS_IS] * len(library_names)
 
     def join(parts: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [torch.cat([maps[i][0](part) if maps else part for i, part in enumerate(parts)])]
+        return [torch.cat([to_model(part) for (to_model, _), part in zip(maps, parts, strict=True)])]
 
     def split(whole: Sequence[Tensor]) -> Sequence[Tensor]:
         parts = whole[0].split(list(sizes)) if sizes else whole[0].tensor_split(len(library_names))
-        return [maps[i][1](part) if maps else part for i, part in enumerate(parts)]
+        return [to_library(part) for (_, to_library), part in zip(maps, parts, strict=True)]
 
     return ConversionRule((model_name,), tuple(library_names), join, split)
 

@@ -29,6 +29,11 @@ LAYER = {
     "channel_mixer.proj_out": "output.dense",
     "channel_norm": "output.LayerNorm",
 }
+HEADS = keys.whole("num_attention_heads", "model.heads", 12)
+TYPES = keys.Key(keys.ignored("type_vocab_size").read, lambda _: {"type_vocab_size": 2})
+SPECIAL_TOKENS = keys.written(pad_token_id=None, mask_token_id=lambda run: run.ctx.tokens.mask)
+BERT = [HEADS, keys.fixed("position_embedding_type", "absolute"), TYPES, SPECIAL_TOKENS]
+NORM = {"blocks.0.first_norm": "bert.embeddings.LayerNorm"}
 
 
 def layers(names: dict[str, str], prefix: str, inner: str = "attention.self") -> list[ConversionRule]:
@@ -79,13 +84,6 @@ def encoder(activation: str = "gelu", *, has_masked_head: bool = False) -> list[
         keys.choice("hidden_act", f"channel_mixer.activation {of_head[0]}", ACTIVATIONS, activation),
         keys.number("layer_norm_eps", f"norm.eps {of_head[1]}", 1e-12),
     ]
-
-
-HEADS = keys.whole("num_attention_heads", "model.heads", 12)
-TYPES = keys.Key(keys.ignored("type_vocab_size").read, lambda _: {"type_vocab_size": 2})
-SPECIAL_TOKENS = keys.written(pad_token_id=None, mask_token_id=lambda run: run.ctx.tokens.mask)
-BERT = [HEADS, keys.fixed("position_embedding_type", "absolute"), TYPES, SPECIAL_TOKENS]
-NORM = {"blocks.0.first_norm": "bert.embeddings.LayerNorm"}
 
 
 def masked_head(is_tied: bool, module: str) -> list[ConversionRule]:

@@ -24,6 +24,8 @@ from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 MIXER, ATTENTION = "blocks.{n}.token_mixer", "model.layers.{n}.self_attn"
 MLP = "model.layers.{n}.mlp"
+# Options that follow from the shapes of the weights.
+SIZES = frozenset(f"token_mixer.{each}" for each in ("rank", "query_rank", "key_dim", "rotated_dim", "value_dim"))
 
 
 def _read_heads(settings: LibrarySettings, values: keys.Values) -> None:
@@ -156,8 +158,6 @@ def _scaled(scale: float | None, width: int, rope: LibraryConfig) -> LibraryConf
     return {"mscale_all_dim": (gain - 1) / (0.1 * math.log(factor))}
 
 
-# Options that follow from the shapes of the weights.
-SIZES = frozenset(f"token_mixer.{each}" for each in ("rank", "query_rank", "key_dim", "rotated_dim", "value_dim"))
 CONVERTER = llama.decoder(
     "deepseek_v3",
     "DeepseekV3ForCausalLM",

@@ -47,7 +47,9 @@ def _read_factors(settings: LibrarySettings, values: keys.Values) -> None:
 
 def _read_mamba(settings: LibrarySettings, values: keys.Values) -> list[str]:
     """Read the heads and the norm of Mamba-2. Our options are null for their usual values."""
-    heads, inner = settings.integer("mamba_n_heads", 128), _inner(settings, values["model.dim"])
+    heads = settings.integer("mamba_n_heads", 128)
+    multiple = settings.integer("mamba_expand", 2, is_dimension=False)
+    inner = settings.optional_integer("mamba_d_ssm") or multiple * values["model.dim"]
     width = inner // heads
     if settings.take("mamba_d_head", "auto") not in ("auto", width) or inner % heads:
         raise UserError(f"{settings.name}: mamba_d_head: expected {inner} / {heads}, the channels of a head")
@@ -118,12 +120,6 @@ def _numbers(settings: LibrarySettings, key: str, count: int) -> list[float]:
     if not isinstance(value, list | tuple) or len(value) != count:
         raise UserError(f"{settings.name}: {key}={quoted(value)} is not a list of {count} numbers")
     return [real_number(settings.name, key, multiplier) for multiplier in value]
-
-
-def _inner(settings: LibrarySettings, dim: int) -> int:
-    """Return the number of inner channels of Mamba-2."""
-    multiple = settings.integer("mamba_expand", 2, is_dimension=False)
-    return settings.optional_integer("mamba_d_ssm") or multiple * dim
 
 
 def _times(factor: float) -> BothWays:

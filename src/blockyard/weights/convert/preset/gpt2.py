@@ -51,12 +51,12 @@ def table(dim: int, depth: int, heads: int, activation: str) -> list[keys.Key]:
 
 def blocks(kinds: tuple[str, ...]) -> list[ConversionRule]:
     """Return the rules of the blocks, the positions and the last norm. kinds: of weights of a norm"""
+    matrices = []
+    for model_name, library_name in MATRICES.items():
+        for kind in KINDS:
+            matrices.append(transposed(f"blocks.{{n}}.{model_name}.{kind}", f"{BLOCK}.{library_name}.{kind}"))
     return [
-        *(
-            transposed(f"blocks.{{n}}.{model_name}.{kind}", f"{BLOCK}.{library_name}.{kind}")
-            for model_name, library_name in MATRICES.items()
-            for kind in KINDS
-        ),
+        *matrices,
         *block_modules({"token_norm": "ln_1", "channel_norm": "ln_2"}, BLOCK, kinds),
         *modules({"final_norm": "transformer.ln_f"}, kinds),
         same("position.table", "transformer.wpe.weight"),

@@ -35,6 +35,8 @@ DELTA = {
     "value_dim": ("linear_value_head_dim", 128),
     "conv": ("linear_conv_kernel_dim", 4),
 }
+# Numbers of heads that are written null, and an option of speed.
+UNCOMPARED = frozenset(f"token_mixer.{each}" for each in ("num_heads", "num_key_heads", "chunk"))
 
 
 def _read_layers(settings: LibrarySettings, values: keys.Values) -> list[llama.LayerFacts]:
@@ -147,8 +149,6 @@ def _by_heads(model_name: str, library_name: str, heads: int, widths: Sequence[i
     return mapped(model_name, library_name, *permuted(order))
 
 
-# Numbers of heads that are written null, and an option of speed.
-UNCOMPARED = frozenset(f"token_mixer.{each}" for each in ("num_heads", "num_key_heads", "chunk"))
 CONVERTER = llama.decoder(
     "qwen3_next",
     "Qwen3NextForCausalLM",

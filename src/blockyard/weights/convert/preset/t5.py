@@ -30,6 +30,7 @@ from blockyard.weights.convert.rules import (
 from blockyard.weights.convert.settings import LibraryConfig, LibrarySettings
 
 LENGTH = 512  # tokens of each side; the biases have no limit of their own
+SIDE = DataSpec("text", (LENGTH,), variable=True)
 
 
 def _read_decoder(settings: LibrarySettings, values: keys.Values) -> list[str]:
@@ -106,7 +107,6 @@ def _stack(stack: str, to: str, width: int, *, gated: bool) -> list[ConversionRu
     return [*rules, mapped(f"{to}position.table", bias, lambda x: x.T[None], lambda x: x[0].T)]
 
 
-SIDE = DataSpec("text", (LENGTH,), variable=True)
 CONVERTER = keys.declared(
     "t5",
     "T5ForConditionalGeneration",

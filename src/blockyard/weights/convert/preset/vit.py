@@ -24,6 +24,7 @@ LAYER = {
     "channel_mixer.proj_in": "mlp.fc1",
     "channel_mixer.proj_out": "mlp.fc2",
 }
+FAMILIES = ("tokenizer", *MODEL_FAMILIES)
 
 
 def _read_classes(settings: LibrarySettings, values: keys.Values) -> None:
@@ -56,8 +57,11 @@ def around(values: keys.Values, module: str) -> list[ConversionRule]:
     """Return the rules of the last norm, the head, and the projection of patches, a convolution in timm."""
     size, dim, channels = values["tokenizer.size"], values["model.dim"], values["channels"]
     shape = (dim, channels, size, size)
+    names = {"final_norm": "norm"}
+    if values["classes"]:
+        names["head.proj"] = "head"
     return [
-        *modules({"final_norm": "norm"} | ({"head.proj": "head"} if values["classes"] else {})),
+        *modules(names),
         reshaped("embedder.proj.weight", f"{module}.proj.weight", shape, (dim, channels * size * size)),
         same("embedder.proj.bias", f"{module}.proj.bias"),
     ]
@@ -102,9 +106,17 @@ def rules(values: keys.Values) -> list[ConversionRule]:
 
 def _prefix(bare: bool, has_class: bool, registers: int) -> ConversionRule:
     """Return the rule of class and register tokens and of positions. bare: these tokens have no positions"""
-    tokens = (["cls_token"] if has_class else []) + (["reg_token"] if registers else [])
-    model_names = (["prefix.class_token"] if has_class else []) + (["prefix.registers"] if registers else [])
-    counts = ([1] if has_class else []) + ([registers] if registers else [])
+    tokens = []
+    model_names = []
+    counts = []
+    if has_class:
+        tokens.append("cls_token")
+        model_names.append("prefix.class_token")
+        counts.append(1)
+    if registers:
+        tokens.append("reg_token")
+        model_names.append("prefix.registers")
+        counts.append(registers)
 
     def to_model(parts: Sequence[Tensor]) -> Sequence[Tensor]:
         table = parts[-1][0]
@@ -123,5 +135,4 @@ def _prefix(bare: bool, has_class: bool, registers: int) -> ConversionRule:
     return ConversionRule((*model_names, "position.table"), (*tokens, "pos_embed"), to_model, to_library)
 
 
-FAMILIES = ("tokenizer", *MODEL_FAMILIES)
 CONVERTER = keys.declared("vit", "VisionTransformer", KEYS, rules, images, library="timm", families=FAMILIES)

@@ -37,6 +37,7 @@ _LAYER = {
     "channel_mixer.proj_out": "feed_forward.output_dense",
     "channel_norm": "final_layer_norm",
 }
+AUDIO = DataSpec("audio", (RATE * SECONDS,), variable=True, rate=RATE)
 
 
 def _read_convolutions(settings: LibrarySettings, values: keys.Values) -> list[str]:
@@ -114,7 +115,6 @@ def _norm(weight: Tensor) -> Tensor:
     return weight.norm(dim=(0, 1), keepdim=True)
 
 
-AUDIO = DataSpec("audio", (RATE * SECONDS,), variable=True, rate=RATE)
 CONVERTER = keys.declared(
     "wav2vec2",
     "Wav2Vec2ForCTC",

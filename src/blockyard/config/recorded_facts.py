@@ -1,6 +1,7 @@
-"""Facts of tokenizers that a config records as it is composed: hash and vocabulary of a file, and options `auto`.
+"""Facts of files that a config records as it is composed: of tokenizers, trained weights and a teacher.
 
-A frozen config then has them, and a run is loaded where the tokenizer's file is not.
+A frozen config then identifies them, whatever is at their paths later, and a run is loaded where a tokenizer's file is
+not.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ import hashlib
 
 from pydantic import TypeAdapter, ValidationError
 
+from blockyard.config.build import TEACHER
 from blockyard.config.instantiate import instantiate
+from blockyard.config.placed_nodes import fits, options_of
 from blockyard.config.tree import Node, is_node
-from blockyard.config.untrusted.targets import allow_of
+from blockyard.config.untrusted.targets import allow_of, locate
 from blockyard.contracts import Issue, Text
 from blockyard.errors import UserError
 from blockyard.tokenizer.pretrained import read_tokenizer
@@ -21,10 +24,12 @@ PRETRAINED = "blockyard.tokenizer.pretrained.Pretrained"
 
 
 def fill(config: Node, issues: list[Issue]) -> None:
-    """Record the facts of the tokenizers of a config in place. A file that cannot be used is an issue."""
+    """Record the facts in place: hashes, vocabularies, and options `auto`. A file that cannot be used is an issue."""
     for key in TOKENIZERS:
         _record_file(config.get(key), key, issues)
         _resolve_auto(config, key)
+    _fill_init(config, issues)
+    _fill_teacher(config, issues)
 
 
 def _record_file(node: object, key: str, issues: list[Issue]) -> None:
@@ -67,3 +72,39 @@ def _resolve_auto(config: Node, key: str) -> None:
         config[key] = {**node, **instantiate(node, allow).resolved(read)}
     except Exception:  # a class of the user's own may fail in any way; `check` says so
         return
+
+
+def _fill_init(config: Node, issues: list[Issue]) -> None:
+    """Put the hash of the weights that a run starts from into the node `init`."""
+    node = config.get("init")
+    if not is_node(node):
+        return
+    declared = options_of(node, allow_of(config))
+    if not declared or not all(fits(node, name, declared) for name in node):
+        return  # `check` says so
+    try:
+        config["init"] = locate(str(node["_target_"])).resolved(node, _outputs(config))  # type: ignore[attr-defined]
+    except UserError as error:
+        issues.append(Issue("init.from", str(error).removeprefix("init.from: ").removeprefix("init.from=")))
+    except (ValueError, AttributeError):
+        return  # a class of the user's own
+
+
+def _fill_teacher(config: Node, issues: list[Issue]) -> None:
+    """Put the hash of the model that teaches into the node `objective`."""
+    node = config.get("objective")
+    if not is_node(node) or node.get("teacher") is None:
+        return
+    declared = options_of(node, allow_of(config))
+    keys = [key for key in ("teacher", "teacher_sha256") if key in node]
+    if not all(fits(node, key, declared) for key in keys):
+        return  # `check` says so
+    try:
+        config["objective"] = locate(TEACHER).resolved(node, _outputs(config))  # type: ignore[attr-defined]
+    except UserError as error:
+        issues.append(Issue("objective.teacher", str(error).removeprefix("objective.teacher=")))
+
+
+def _outputs(config: Node) -> str:
+    """Return the folder of runs. A run is found in it by its name."""
+    return str(config.get("outputs") or "outputs")
