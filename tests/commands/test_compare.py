@@ -75,8 +75,8 @@ def test_the_table_the_verdicts_and_the_answer(plan: SweepPlan, capsys: pytest.C
     ]
     assert re.search(r"^post +3/4 ", text, re.MULTILINE)
     assert "it cannot be below 1 with 1 seed, 0.25 with 3 seeds" in text
-    assert "pre: Better than post: +0.035" in text
-    assert "few: Too few seeds: 1 common seed; a verdict needs at least 3" in text
+    assert "pre: Better: pre > post is supported; pre against post: +0.035" in text
+    assert "few: Not asked: no clause compares it with post." in text
     assert "post: 1 of 4 cells failed (RuntimeError: out of memory), seed 3" in text
     assert lines[-1].startswith("As expected (pre > post): ")
     assert "\x1b" not in text

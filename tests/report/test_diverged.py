@@ -17,7 +17,8 @@ from blockyard.report.stats.expectations import evaluate
 from blockyard.report.stats.paired import sign_difference
 from blockyard.report.stats.verdict import compare_arms
 from blockyard.sweep.stopping.decisions import comparisons, judge
-from tests.report.report_runs import norms_sweep, sweep
+from tests.report.report_runs import grid, norms_sweep, sweep
+from tests.support.every import every
 
 NAN = math.nan
 BASE = {seed: 0.90 + 0.001 * (seed % 3) for seed in range(10)}
@@ -116,8 +117,6 @@ def test_without_an_expectation_the_answer_says_it_too(tmp_path: Path) -> None:
 
 
 def test_effects_of_a_grid_are_not_tested_by_survivors(tmp_path: Path) -> None:
-    from tests.report.report_runs import grid
-
     arms, levels = grid({"block": ["pre_norm", "post_norm"], "position": ["learned", "alibi"]})
     values: dict[str, dict[int, float | str]] = {
         arm: {seed: 0.9 + 0.02 * number + 0.003 * ((seed * 7 + number) % 5) for seed in range(6)}
@@ -126,7 +125,7 @@ def test_effects_of_a_grid_are_not_tested_by_survivors(tmp_path: Path) -> None:
     values[next(iter(arms))][2] = "diverged"
     result = compare(sweep(tmp_path, arms, values, levels=levels, question={"kind": "grid"}))
     assert result.effects is not None
-    assert all(test.holm_p is None for test in [*result.effects.main, *result.effects.interactions])
+    assert every(test.holm_p is None for test in [*result.effects.main, *result.effects.interactions])
     assert "1 run ended with a loss that is not finite" in result.effects.formula
 
 
