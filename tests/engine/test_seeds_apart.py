@@ -97,7 +97,7 @@ def test_seeds_that_are_not_set_leave_the_identity_and_set_ones_change_it() -> N
 def test_with_both_fixed_the_seed_moves_dropout_and_augmentation_alone(tmp_path: Path) -> None:
     fixed = (*SHORT, "init.seed=3", "trainer.order_seed=4")
     one, other = (run(tmp_path, *fixed, *WITHOUT_DRAWS, f"seed={seed}") for seed in (0, 1))
-    weights_of = [read(each.checkpoints / "last.ckpt")["state_dict"] for each in (one, other)]
+    weights_of = [read(run_folder.checkpoints / "last.ckpt")["state_dict"] for run_folder in (one, other)]
     assert same(*weights_of)
     assert rows(one) == rows(other)
     one, other = (run(tmp_path, *fixed, f"seed={seed}") for seed in (0, 1))

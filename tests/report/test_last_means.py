@@ -12,6 +12,7 @@ from blockyard.report.page.document import render
 from blockyard.runs.metrics import read_metrics
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.report.report_runs import NORMS, runs_of_three_arms, sweep, warned
+from tests.support.every import every
 
 VALUES = {"post": {0: 0.90, 1: 0.91, 2: 0.905}, "pre": {0: 0.93, 1: 0.95, 2: 0.94}}
 METRIC = "val/accuracy@last2"
@@ -51,7 +52,7 @@ def test_any_runs_are_compared_by_it_where_it_is_asked_for(tmp_path: Path) -> No
     runs_of_three_arms(tmp_path / "runs")
     assert compare(tmp_path / "runs", metric=METRIC, changes=False).direction == "max"
     by_norm = compare(tmp_path / "runs", metric=METRIC, by="block", changes=False)
-    assert all(arm.mean is not None for arm in by_norm.arms)
+    assert every(arm.mean is not None for arm in by_norm.arms)
 
 
 def test_runs_with_fewer_evaluations_are_refused_or_named(tmp_path: Path) -> None:

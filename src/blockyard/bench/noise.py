@@ -234,15 +234,15 @@ def _repeated(runs: Sequence[NoisyRun]) -> tuple[float, int]:
 
 def noise_table(result: NoiseResult) -> Table:
     """Return a row for each source: its share of the variance, and that of runs in which it alone varies."""
-    rows = table(
+    shares = table(
         f"noise of {result.metric}", "source", "share", "95 % interval", "where it alone varies", "standard deviation"
     )
     for part in result.shares:
         low, high = part.interval
         interval = f"{100 * low:.0f} to {100 * high:.0f} %"
         varied = "" if part.varied is None else f"{100 * part.varied:.0f} %"
-        rows.add_row(NAMES[part.source], f"{100 * part.share:.0f} %", interval, varied, f"{part.deviation:.2g}")
-    return rows
+        shares.add_row(NAMES[part.source], f"{100 * part.share:.0f} %", interval, varied, f"{part.deviation:.2g}")
+    return shares
 
 
 def noise_hints(result: NoiseResult, levels: int) -> list[str]:

@@ -32,6 +32,7 @@ from blockyard.terminal import console
 
 if TYPE_CHECKING:
     from blockyard.bench.noise import NoisyRun
+    from blockyard.engine.data_reader import DataReader
     from blockyard.sweep.cells import Cell
     from blockyard.sweep.execution.estimate import Estimate
     from blockyard.sweep.plan.sweep_plan import SweepPlan
@@ -226,7 +227,6 @@ def noise(
         levels: seeds of each source
         metric: of the end of a run; by default the objective's own, on test
         workers: runs in parallel
-        out: where noise.json is written
 
     Examples:
         blockyard bench noise experiment=vit_digits debug=fast
@@ -243,6 +243,7 @@ def noise(
     if problems:
         return refuse(problems)
     from blockyard.bench.noise import SOURCES, noise_hints, noise_result, noise_table, write_noise
+    from blockyard.engine.data_reader import DataReader
     from blockyard.runs.identity import identity
     from blockyard.sweep.execution.runner import run_plan
     from blockyard.sweep.executor import build
@@ -252,9 +253,13 @@ def noise(
     path = folder / f"noise_{identity(composed.config)}.yaml"
     _write_question(path, overrides, levels, metric)
     command_line = ["blockyard", "bench", *typed]
-    plan = make_plan(path, outputs=outputs, config_dirs=config_dirs, command=command_line)
+    data = DataReader(None)
+    plan = make_plan(path, outputs=outputs, config_dirs=config_dirs, command=command_line, data=data)
     pilot = [cell for cell in plan.cells if cell.variant in (_arm(0, 0), _AGAIN) and cell.seed < 2]
-    announced = _announce(plan, len(pilot), levels, workers)
+    announced = _announce(plan, data, workers)
+    sys.stdout.write(f"{len(pilot) + levels**2 - 1} runs in all where dropout and augmentation draw nothing\n")
+    sys.stdout.flush()
+    data.release()
     plan, _ = store_plan(plan)
     code = run_plan(replace(plan, cells=tuple(pilot)), build("local", {}, workers), announced=announced)
     if code:
@@ -305,23 +310,18 @@ def _arm(weights: int, order: int) -> str:
     return f"weights{weights}_order{order}"
 
 
-def _announce(plan: SweepPlan, pilot: int, levels: int, workers: int | None) -> Estimate:
-    """Print how many runs there are and how long they take, and return the estimate of all of them."""
-    from blockyard.engine.data_reader import DataReader
+def _announce(plan: SweepPlan, data: DataReader, workers: int | None) -> Estimate:
+    """Print how many runs there are at most and how long they take, and return the estimate."""
     from blockyard.sweep.execution.estimate import estimate
     from blockyard.sweep.execution.measured_run import MeasuredRuns
     from blockyard.sweep.execution.tables import PlanStatus
     from blockyard.sweep.executor import build
 
     executor = build("local", {}, workers)
-    data = DataReader(None)
     due = PlanStatus.read(plan).remaining()
     measured = MeasuredRuns(plan, executor.threads, data)
     announced = estimate(plan, due, parallel=executor.parallel, data=data, measured=measured)
-    data.release()
     sys.stdout.write(f"at most {announced}\n")
-    sys.stdout.write(f"{pilot + levels**2 - 1} runs in all where dropout and augmentation draw nothing\n")
-    sys.stdout.flush()
     return announced
 
 

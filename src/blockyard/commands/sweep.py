@@ -382,12 +382,12 @@ def _print_signals(plan: SweepPlan, status: PlanStatus) -> None:
     from blockyard.report.stats.signal_noise import signal_rows
 
     chosen = plan.facts["metric"]["name"]
-    rows = signal_rows(_measured(plan, status))
-    if not rows:
+    signals = signal_rows(_measured(plan, status))
+    if not signals:
         return
-    shown = rows[:SIGNALS]
-    shown += [row for row in rows[SIGNALS:] if row.metric == chosen]
-    seeds = min(row.seeds for row in rows)
+    shown = signals[:SIGNALS]
+    shown += [row for row in signals[SIGNALS:] if row.metric == chosen]
+    seeds = min(row.seeds for row in signals)
     sys.stdout.write(
         "metrics by signal (difference between arms) over noise (standard deviation of the paired differences), on "
         f"{seeds} seeds, where arms that do not differ have a ratio of about {seeds**-0.5:.2g}:\n"
@@ -398,8 +398,8 @@ def _print_signals(plan: SweepPlan, status: PlanStatus) -> None:
         ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
         screen.add_row(name, f"{row.signal:.3g}", f"{row.noise:.3g}", ratio)
     console().print(screen)
-    if len(rows) > len(shown):
-        sys.stdout.write(f"and {len(rows) - len(shown)} more, with lower ratios\n")
+    if len(signals) > len(shown):
+        sys.stdout.write(f"and {len(signals) - len(shown)} more, with lower ratios\n")
     sys.stdout.write("a metric that is chosen by these cells needs new seeds\n")
 
 

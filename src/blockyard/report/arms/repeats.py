@@ -24,12 +24,12 @@ def repeats(arms: Sequence[ArmRuns], metric: str) -> list[RepeatRow]:
         options = semantic_options(arm.config)
         options.pop(REPEAT, None)
         groups.setdefault(repr(sorted(options.items())), []).append(arm)
-    rows = []
+    result = []
     for group in groups.values():
         row = _row(group, metric)
         if row is not None:
-            rows.append(row)
-    return rows
+            result.append(row)
+    return result
 
 
 def quiet_sentence(row: RepeatRow, metric: str) -> str:

@@ -39,12 +39,12 @@ def signal_rows(values: Mapping[str, Values]) -> list[SignalRow]:
 
     values: metric -> arm -> seed -> value. Arms with fewer seeds are left out, and so is a metric with one value alone
     """
-    rows = []
+    result = []
     for metric, by_arm in values.items():
         row = _row(metric, by_arm)
         if row is not None:
-            rows.append(row)
-    return sorted(rows, key=lambda row: math.inf if row.ratio is None else -row.ratio)
+            result.append(row)
+    return sorted(result, key=lambda row: math.inf if row.ratio is None else -row.ratio)
 
 
 def _row(metric: str, by_arm: Values) -> SignalRow | None:
