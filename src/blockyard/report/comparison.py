@@ -208,7 +208,8 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
     rows = arm_rows(data, terms, results, missing)
     factors = _effects(data, terms, values, results)
     lines = curves(data.records, {row.name: row.cost["flops_per_sample"] for row in rows})
-    warnings = fairness.warnings(data, metric, terms.margin)
+    fixed_samples = terms.differ is None
+    warnings = fairness.warnings(data, metric, terms.margin, fixed_samples=fixed_samples)
     if question.get("expect") and terms.expected is None:
         warnings.append(f"the expectation ({question['expect']}) is not evaluated: it refers to {data.metric}")
     warnings += [*doubts, *review(lines, factors, metric, direction, terms.directions)]
@@ -219,6 +220,8 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
     sentences = [answer(rows, baseline, metric, expect, factors, rungs)]
     if evidence:
         sentences.append(evidence.words)
+    if expect and fixed_samples and any(fairness.below_the_noise(data.arms, metric, terms.margin)):
+        sentences.append("This holds for these test samples: the margin is below the noise of their choice.")
     sentences.append(amendments_sentence(data.facts))
     simple = simple_baselines(data.arms, metric)
     names = metric_names(data.records)
