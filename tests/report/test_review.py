@@ -95,7 +95,7 @@ def test_a_margin_below_the_noise_of_the_test_set_is_told_with_the_verdict(tmp_p
     """0.01 of 359 digits, where two arms near 0.92 differ by 0.04 by the choice of the samples alone."""
     question = {"margin": 0.01, "expect": "pre > post"}
     result = compare(norms_sweep(tmp_path, question=question), changes=False)
-    level = np.mean([value for arm in result.arms for value in arm.values.values()])
+    level = np.median([arm.mean for arm in result.arms])
     chance = 1.96 * np.sqrt(2 * level * (1 - level) / 359)
     assert warned(result, "the margin 0.01 is below the noise of the test set", "359 samples", f"up to {chance:.2g},")
     assert "This holds for these test samples: the margin is below the noise of their choice." in result.answer

@@ -15,6 +15,7 @@ from blockyard.report.load.costs import ALIKE
 from blockyard.report.load.run_record import LoadedRun
 from blockyard.report.stats.metric_range import SHARE, metric_range
 from blockyard.report.stats.sensitivity import samples_noise
+from blockyard.runs.metric_name import MetricName
 from blockyard.sweep.spec.keys import space_of
 from blockyard.sweep.spec.ladder import FACTOR
 
@@ -249,16 +250,31 @@ def _small_test_set(arms: Sequence[ArmRuns], metric: str, margin: float | None) 
 def below_the_noise(arms: Sequence[ArmRuns], metric: str, margin: float | None) -> Iterator[str]:
     """Yield a sentence where the choice of the test samples alone makes a difference as large as the margin."""
     size = _test_samples(arms, metric)
-    values = [value for arm in arms for value in arm.values(metric).values()]
-    if margin is None or size is None or not values:
+    means = [statistics.fmean(values) for arm in arms if (values := arm.values(metric).values())]
+    if margin is None or size is None or not means or not _of_whole_samples(arms, metric):
         return
-    level = statistics.fmean(values)
+    level = statistics.median(means)
     chance = samples_noise(level, size)
     if margin < chance:
         yield (
             f"the margin {margin:g} is below the noise of the test set: by the choice of its {size:,} samples alone "
             f"two arms near {level:.2g} differ by up to {chance:.2g}, if they err on different ones"
         )
+
+
+def _of_whole_samples(arms: Sequence[ArmRuns], metric: str) -> bool:
+    """Return whether a metric counts each test sample as right or wrong, not each of its tokens or pixels."""
+    name = MetricName.parse(metric).name
+    if name in ("exact", "exact_match"):
+        return True
+    return name.startswith(("accuracy", "top")) and all(
+        _choices(run).get("objective") == "classify" for run in _finished(arms)
+    )
+
+
+def _choices(run: LoadedRun) -> dict[str, Any]:
+    choices = run.facts.get("choices")
+    return choices if isinstance(choices, dict) else {}
 
 
 def _test_samples(arms: Sequence[ArmRuns], metric: str) -> int | None:
