@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from blockyard.report.arms.size_ladder import decisions_answer
+from blockyard.report.load.document import DecisionRow
 from blockyard.report.stats.decisions import Decisions, decision_accuracy, mean_gaps, pair_gaps, told_apart
 
 
@@ -56,3 +59,15 @@ def test_seeds_are_paired_and_two_are_too_few() -> None:
     assert pair_gaps({"a": {0: 1.0, 1: 2.0}, "b": {1: 5.0, 2: 9.0}}) == {("a", "b"): [-3.0]}
     assert told_apart({("a", "b"): [1.0, 1.0]}) == set()
     assert told_apart({("a", "b"): [1.0, 1.0, 1.0]}) == {("a", "b")}
+
+
+def test_the_answer_counts_the_pairs_that_are_told_apart() -> None:
+    row = DecisionRow(metric="test/loss", rung="1e11", largest="1e12", pairs=66, kept=47, decided=40, decided_kept=36)
+    other = replace(row, metric="test/accuracy")
+    assert decisions_answer([row, other], "test/loss") == (
+        "Pairs of arms with the sign of their difference at 1e12: 47 of 66 (71 %) at 1e11; of those that the seeds "
+        "tell apart there, 36 of 40 (90 %)."
+    )
+    none = replace(row, decided=0, decided_kept=0)
+    assert decisions_answer([none], "test/loss").endswith("at 1e11; the seeds tell none of them apart there.")
+    assert decisions_answer([other], "test/loss") == ""

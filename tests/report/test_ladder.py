@@ -299,7 +299,7 @@ def test_the_answer_says_how_often_a_rung_orders_arms_as_the_largest_does(tmp_pa
     assert ("test/accuracy", "16", 1, 1) in counted
     assert "sign of their difference at 128: 1 of 1 (100 %) at 16, 1 of 1 (100 %) at 32, 1 of 1" in same.answer
     turned = climbed(tmp_path / "turned", stalled="pre")
-    assert "at 128: 0 of 1 (0 %) at 16, 0 of 1 (0 %) at 32, 0 of 1 (0 %) at 64; of those that" in turned.answer
+    assert "at 128: 0 of 1 (0 %) at 16, 0 of 1 (0 %) at 32, 0 of 1 (0 %) at 64." in turned.answer
     assert columns.decisions(turned)[1][0] == ["test/loss", "16", "128", "0 of 1", "0 of 1"]
     assert '"decided_kept":0' in render(turned.as_dict()).replace(" ", "")
 

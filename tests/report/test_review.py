@@ -91,6 +91,21 @@ def test_a_margin_below_one_sample_is_named(tmp_path: Path) -> None:
     assert not warned(compare(plan, changes=False, margin=0.01), "less than one of the")
 
 
+def test_a_margin_below_the_noise_of_the_test_set_is_told_with_the_verdict(tmp_path: Path) -> None:
+    """0.01 of 359 digits, where two arms near 0.92 differ by 0.04 by the choice of the samples alone."""
+    question = {"margin": 0.01, "expect": "pre > post"}
+    result = compare(norms_sweep(tmp_path, question=question), changes=False)
+    level = np.median([arm.mean for arm in result.arms])
+    chance = 1.96 * np.sqrt(2 * level * (1 - level) / 359)
+    assert warned(result, "the margin 0.01 is below the noise of the test set", "359 samples", f"up to {chance:.2g},")
+    assert "This holds for these test samples: the margin is below the noise of their choice." in result.answer
+    wide = compare(norms_sweep(tmp_path / "wide", question={**question, "margin": chance + 0.001}), changes=False)
+    assert not warned(wide, "below the noise")
+    assert "these test samples" not in wide.answer
+    none = compare(norms_sweep(tmp_path / "none", question={"expect": "pre > post"}), changes=False)
+    assert not warned(none, "below the noise")
+
+
 def test_an_interaction_that_turns_a_main_effect_is_named(tmp_path: Path) -> None:
     factors = {"block": ["pre_norm", "post_norm"], "optimizer.lr": ["0.001", "0.01"]}
     arms, levels = grid(factors)

@@ -216,7 +216,8 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
     factors = _effects(data, terms, values, results)
     lines = curves(data.records, {row.name: row.cost["flops_per_sample"] for row in rows})
     runs = [run for arm in data.arms for run in arm.runs]
-    warnings = fairness.warnings(data, metric, terms.margin)
+    fixed_samples = terms.differ is None
+    warnings = fairness.warnings(data, metric, terms.margin, fixed_samples=fixed_samples)
     if question.get("expect") and terms.expected is None:
         warnings.append(f"the expectation ({question['expect']}) is not evaluated: it refers to {data.metric}")
     warnings += too_few_evaluations(metric, runs)
@@ -229,6 +230,8 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
     if evidence:
         sentences.append(evidence.words)
     sentences.append(tuned_sentence(rows, question))
+    if expect and fixed_samples and any(fairness.below_the_noise(data.arms, metric, terms.margin)):
+        sentences.append("This holds for these test samples: the margin is below the noise of their choice.")
     saved = savings(data, terms, lines)
     sentences.append(savings_answer(saved, data))
     repeated = repeats(data.arms, metric)

@@ -14,6 +14,8 @@ from blockyard.report.load.arms import ArmRuns, ComparisonInput, counted
 from blockyard.report.load.costs import ALIKE
 from blockyard.report.load.run_record import LoadedRun
 from blockyard.report.stats.metric_range import SHARE, metric_range
+from blockyard.report.stats.sensitivity import samples_noise
+from blockyard.runs.metric_name import MetricName
 from blockyard.runs.status import read_status
 from blockyard.sweep.plan.timed import by_the_clock
 from blockyard.sweep.spec.keys import space_of
@@ -26,8 +28,13 @@ NEAR = 0.05  # the share of a continuous range, on its own scale, that counts as
 Fact = Callable[[LoadedRun], Hashable]
 
 
-def warnings(data: ComparisonInput, metric: str, margin: float | None = None) -> list[str]:
-    """Return every reason to read the table with care, a sentence each. margin: the smallest difference that matters"""
+def warnings(
+    data: ComparisonInput, metric: str, margin: float | None = None, *, fixed_samples: bool = True
+) -> list[str]:
+    """Return every reason to read the table with care, a sentence each.
+
+    margin: the smallest difference that matters; fixed_samples: whether verdicts hold for these test samples alone
+    """
     arms = data.arms
     lines = [*data.warnings, *_unfinished(arms), *_without_metric(arms, metric), *_tuning(arms), *range_ends(data)]
     lines += _sizes(data)
@@ -38,6 +45,8 @@ def warnings(data: ComparisonInput, metric: str, margin: float | None = None) ->
         for group in _of_one_budget(data):
             lines += _unequal_budgets(group)
     lines += _small_test_set(arms, metric, margin)
+    if fixed_samples:
+        lines += below_the_noise(arms, metric, margin)
     if (data.question or {}).get("resplit"):
         lines += _splits(arms)
     else:
@@ -233,18 +242,54 @@ def _unequal_budgets(arms: Sequence[ArmRuns]) -> Iterator[str]:
 
 def _small_test_set(arms: Sequence[ArmRuns], metric: str, margin: float | None) -> Iterator[str]:
     """Yield a sentence where the margin is less than one sample of the test set."""
+    size = _test_samples(arms, metric)
+    if margin is not None and size is not None and margin < 1 / size:
+        yield (
+            f"the margin {margin:g} is less than one of the {size:,} test samples ({1 / size:.2g} of "
+            f"{metric}): a difference that small is not measured"
+        )
+
+
+def below_the_noise(arms: Sequence[ArmRuns], metric: str, margin: float | None) -> Iterator[str]:
+    """Yield a sentence where the choice of the test samples alone makes a difference as large as the margin."""
+    size = _test_samples(arms, metric)
+    means = [statistics.fmean(values) for arm in arms if (values := arm.values(metric).values())]
+    if margin is None or size is None or not means or not _of_whole_samples(arms, metric):
+        return
+    level = statistics.median(means)
+    chance = samples_noise(level, size)
+    if margin < chance:
+        yield (
+            f"the margin {margin:g} is below the noise of the test set: by the choice of its {size:,} samples alone "
+            f"two arms near {level:.2g} differ by up to {chance:.2g}, if they err on different ones"
+        )
+
+
+def _of_whole_samples(arms: Sequence[ArmRuns], metric: str) -> bool:
+    """Return whether a metric counts each test sample as right or wrong, not each of its tokens or pixels."""
+    name = MetricName.parse(metric).name
+    if name in ("exact", "exact_match"):
+        return True
+    return name.startswith(("accuracy", "top")) and all(
+        _choices(run).get("objective") == "classify" for run in _finished(arms)
+    )
+
+
+def _choices(run: LoadedRun) -> dict[str, Any]:
+    choices = run.facts.get("choices")
+    return choices if isinstance(choices, dict) else {}
+
+
+def _test_samples(arms: Sequence[ArmRuns], metric: str) -> int | None:
+    """Return the number of test samples of which a metric is a share; None for other metrics."""
+    if metric_range(metric, ()) != SHARE or metric.startswith("success("):
+        return None
     sizes = []
     for run in _finished(arms):
         size = run.data.get("test")
         if isinstance(size, int) and size > 0:
             sizes.append(size)
-    if margin is None or not sizes or metric_range(metric, ()) != SHARE or metric.startswith("success("):
-        return
-    if margin < 1 / max(sizes):
-        yield (
-            f"the margin {margin:g} is less than one of the {max(sizes):,} test samples ({1 / max(sizes):.2g} of "
-            f"{metric}): a difference that small is not measured"
-        )
+    return max(sizes, default=None)
 
 
 def _code(arms: list[ArmRuns]) -> Iterator[str]:

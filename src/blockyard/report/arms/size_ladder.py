@@ -178,7 +178,9 @@ def decisions_answer(rows: Sequence[DecisionRow], metric: str) -> str:
         return ""
     kept = ", ".join(f"{_share(row.kept, row.pairs)} at {row.rung}" for row in rows)
     text = f"Pairs of arms with the sign of their difference at {rows[0].largest}: {kept}"
-    if any(row.decided for row in rows):
+    if not any(row.decided for row in rows):
+        text += "; the seeds tell none of them apart there"
+    elif any(row.decided < row.pairs for row in rows):
         told = ", ".join(_share(row.decided_kept, row.decided) for row in rows)
         text += f"; of those that the seeds tell apart there, {told}"
     return f"{text}."

@@ -422,8 +422,6 @@ def _samples(arms: Sequence[Points]) -> list[list[Points]]:
     samples = []
     for _ in range(RESAMPLES):
         seeds = [common[index] for index in draw.integers(len(common), size=len(common))]
-        sample: list[Points] = []
-        for points in arms:
-            sample.append(dict(enumerate(points[seed] for seed in seeds)))
+        sample: list[Points] = [dict(enumerate(points[seed] for seed in seeds)) for points in arms]
         samples.append(sample)
     return samples

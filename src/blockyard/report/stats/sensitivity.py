@@ -137,13 +137,17 @@ def _deviation(values: Values, baseline: str | None) -> float | None:
 
 def _by_samples(design: SweepDesign, size: int) -> Iterator[str]:
     level = _level(design.values)
-    chance = 1.96 * math.sqrt(2 * level * (1 - level) / size)
     yield (
         f"{size:,} test samples: one is {1 / size:.2g} of {design.metric}; by the choice of the samples alone two arms "
-        f"near {level:.2g} differ by up to {chance:.2g}, if they err on different ones"
+        f"near {level:.2g} differ by up to {samples_noise(level, size):.2g}, if they err on different ones"
     )
     if design.margin is not None and design.margin < 1 / size:
         yield f"the margin {design.margin:g} is less than one test sample ({1 / size:.2g})"
+
+
+def samples_noise(level: float, size: int) -> float:
+    """Return how far two arms near a share differ in 95 % of test sets of a size, if they err on different samples."""
+    return 1.96 * math.sqrt(2 * level * (1 - level) / size)
 
 
 def _level(values: Mapping[str, Mapping[int, float]]) -> float:
