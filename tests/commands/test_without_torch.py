@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ from blockyard.sweep.plan.history import store_plan
 from blockyard.sweep.plan.planner import make_plan
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.spec.question import read
+from tests.support.declared_specs import UNREAD, declared_specs
 from tests.support.paths import ROOT
 
 HEAVY = ("torch", "pytorch_lightning", "torchmetrics", "timm")
@@ -85,18 +87,33 @@ def targets() -> list[str]:
     return sorted(target for target in named if target and target.startswith("blockyard."))
 
 
-def test_options_and_identities_are_the_golden_ones_with_stand_ins() -> None:
-    """They follow from the signatures of all classes, which a stand-in among the bases must not change."""
+def with_stand_ins(imports: str, expression: str) -> Any:
+    """The value of an expression in a process with stand-ins."""
     code = (
         "import json; from blockyard.config.untrusted import placeholders; assert placeholders.install(); "
-        "from tests.golden.content import class_options, identities; print(json.dumps([class_options(), identities()]))"
+        f"{imports}; print(json.dumps({expression}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    golden = [
-        json.loads((ROOT / "tests" / "golden" / f"{name}.json").read_text()) for name in ("options", "identities")
-    ]
-    assert json.loads(done.stdout) == golden
+    return json.loads(done.stdout)
+
+
+def test_data_and_tokenizers_declare_the_same_with_stand_ins() -> None:
+    """Of all tokenizers only those with a network of timm have tokens that a built network shows."""
+    read = with_stand_ins("from tests.support.declared_specs import declared_specs", "declared_specs()")
+    assert {name.partition(" ")[2] for name, text in read.items() if text == UNREAD} == {"tokenizer=timm"}
+    declared = declared_specs()
+    assert set(read) == set(declared)
+    assert [name for name, text in read.items() if text not in (UNREAD, declared[name])] == []
+
+
+def test_options_and_identities_are_the_golden_ones_with_stand_ins() -> None:
+    """They follow from the signatures of all classes, which a stand-in among the bases must not change."""
+    read = with_stand_ins(
+        "from tests.golden.content import class_options, identities", "[class_options(), identities()]"
+    )
+    folder = ROOT / "tests" / "golden"
+    assert read == [json.loads((folder / f"{name}.json").read_text()) for name in ("options", "identities")]
 
 
 SWEEP = """
@@ -157,7 +174,7 @@ def test_the_answer_of_the_other_process_is_handed_back(
         sys.stderr.write("refused")
         return 2
 
-    assert _without_torch.answer(command) == 2
+    assert _without_torch.answer("check", command) == 2
     assert capsys.readouterr() == (printed, "refused")
 
 
@@ -171,5 +188,5 @@ def test_nothing_is_printed_where_the_answer_needs_torch(
         placeholders.require_torch()
         return 0
 
-    assert _without_torch.answer(command) is None
+    assert _without_torch.answer("check", command) is None
     assert capsys.readouterr().out == ""
