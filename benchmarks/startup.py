@@ -1,4 +1,4 @@
-"""Seconds from the command to the first training step, to the answer of `check`, and to the list of choices.
+"""Seconds and memory from the command to the first training step, and to the answers that need no training.
 
 The next job of `train -m` starts in a process that has imported everything: its seconds are those from its own start to
 its first step.
@@ -6,46 +6,63 @@ its first step.
     python benchmarks/startup.py [--rounds 5] [--strict]
 
 Needs blockyard and nothing else. Each figure is the median of several processes, after one that warms the disk
-cache. The bounds are for 2 free cores; with --strict the exit code is 1 where a figure is above its bound. The answer
-is a Markdown table on standard output.
+cache; the memory is the largest resident set of the process and of the ones that it starts. The bounds are for 2 free
+cores; with --strict the exit code is 1 where a figure is above its bound. The answer is a Markdown table on standard
+output.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 RUN = ("trainer.max_steps=1", "trainer=cpu", "callbacks=quiet", "trainer.limit_val=1", "trainer.limit_test=1")
-BOUNDS = {"first step": 5.0, "next job of -m": 1.0, "check": 2.5, "list": 0.5}
+FIRST_STEP = "first step"
+NEXT_JOB = "next job of -m"
+FINISHED = "dry run of a finished sweep"
+SWEEP = f"""
+claim: One is better
+base: [{", ".join(RUN)}, logger=none]
+arms: {{plain: [], rms: [norm=rms]}}
+seeds: 1
+"""
 
 
-def first_step(*more: str, seed: int = 0) -> float:
-    """Of `blockyard train` as a user types it: the run itself records when its process had taken the first step."""
-    with tempfile.TemporaryDirectory() as outputs:
-        command = [sys.executable, "-m", "blockyard", "train", *more, *RUN, f"outputs={outputs}"]
-        subprocess.run(command, check=True, capture_output=True)
-        summary = next(Path(outputs).glob(f"*/s{seed}/summary.json"))
-        return float(json.loads(summary.read_text())["seconds_to_first_step"])
+class Bound(NamedTuple):
+    """The most seconds and MiB; None where the memory has no bound."""
+
+    seconds: float
+    mib: float | None = None
 
 
-def command(verb: str) -> float:
-    """Of a whole command."""
-    start = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "blockyard", verb], check=True, capture_output=True)
-    return time.perf_counter() - start
+class Used(NamedTuple):
+    """The seconds and MiB of one process."""
+
+    seconds: float
+    mib: float
 
 
-def measure(name: str) -> float:
-    """One process."""
-    if name == "next job of -m":
-        return first_step("-m", "seed=0,1", seed=1)
-    return first_step() if name == "first step" else command(name)
+BOUNDS = {
+    FIRST_STEP: Bound(5.0),
+    NEXT_JOB: Bound(1.0),
+    "check": Bound(2.5),
+    "list": Bound(0.5, 150),
+    "list sweeps": Bound(1.0, 150),
+    "explain token_mixer=attention": Bound(1.0, 150),
+    "explain qk_norm": Bound(1.0, 150),
+    "schema": Bound(1.0, 150),
+    "train block=nope": Bound(1.0, 150),
+    FINISHED: Bound(1.0, 150),
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -54,17 +71,57 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--strict", action="store_true")
     args = parser.parse_args(arguments)
-    sys.stdout.write("| until | median, s | bound, s | each |\n|---|---|---|---|\n")
-    slow = False
+    columns = ("until", "median, s", "bound, s", "memory, MiB", "bound, MiB", "seconds of each")
+    sys.stdout.write(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|\n")
+    above = False
     for name, bound in BOUNDS.items():
         measure(name)
-        seconds = sorted(measure(name) for _ in range(args.rounds))
-        median = statistics.median(seconds)
-        slow |= median > bound
-        each = " ".join(f"{value:.2f}" for value in seconds)
-        sys.stdout.write(f"| {name} | {median:.2f} | {bound} | {each} |\n")
+        processes = sorted(measure(name) for _ in range(args.rounds))
+        seconds = statistics.median(used.seconds for used in processes)
+        mib = statistics.median(used.mib for used in processes)
+        above |= seconds > bound.seconds or (bound.mib is not None and mib > bound.mib)
+        most = "" if bound.mib is None else f"{bound.mib:g}"
+        times = " ".join(f"{used.seconds:.2f}" for used in processes)
+        sys.stdout.write(f"| {name} | {seconds:.2f} | {bound.seconds} | {mib:.0f} | {most} | {times} |\n")
         sys.stdout.flush()
-    return int(slow and args.strict)
+    return int(above and args.strict)
+
+
+def measure(name: str) -> Used:
+    """Return the seconds and the memory of one process, in a folder of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        if name == FIRST_STEP:
+            return first_step(Path(folder))
+        if name == NEXT_JOB:
+            return first_step(Path(folder), "-m", "seed=0,1", seed=1)
+        if name == FINISHED:
+            Path(folder, "question.yaml").write_text(SWEEP, encoding="utf-8")
+            run(["sweep", "question.yaml"], folder)
+            return run(["sweep", "question.yaml", "--dry-run"], folder)
+        return run(name.split(), folder, code=2 if name.endswith("nope") else 0)
+
+
+def first_step(folder: Path, *more: str, seed: int = 0) -> Used:
+    """Of `blockyard train` as a user types it: the run itself records when its process had taken the first step."""
+    used = run(["train", *more, *RUN, "outputs=outputs"], str(folder))
+    summary = next(folder.glob(f"outputs/*/s{seed}/summary.json"))
+    return Used(float(json.loads(summary.read_text())["seconds_to_first_step"]), used.mib)
+
+
+def run(arguments: Sequence[str], folder: str, code: int = 0) -> Used:
+    """Return the seconds and the memory of a whole command. Raises CalledProcessError for another exit code."""
+    command = [sys.executable, "-m", "blockyard", *arguments]
+    start = time.perf_counter()
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - start
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != code:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    kib = usage.ru_maxrss
+    if sys.platform == "darwin":  # bytes there
+        kib //= 1024
+    return Used(seconds, kib / 1024)
 
 
 if __name__ == "__main__":

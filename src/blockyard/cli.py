@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = None
         if command in _without_torch.COMMANDS:
-            code = _without_torch.answer(lambda: _run(command, arguments))
+            code = _without_torch.answer(command, lambda: _run(command, arguments))
         if code is None:
             code = _run(command, arguments)
         sys.stdout.flush()  # here, where an error still has a message and an exit code

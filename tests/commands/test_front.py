@@ -47,6 +47,12 @@ def test_check_leaves_lightning_alone():
     assert imported_by(["check"]) <= {"torch", "hydra"}
 
 
+def test_reading_data_for_a_check_leaves_decoding_alone():
+    code = "import sys, blockyard.engine.data_reader; print([name for name in sys.modules if 'blockyard.gen' in name])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_help_names_every_verb(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from blockyard.atomic_files import write_json, write_yaml
 from blockyard.commands import _without_torch
 from blockyard.config.choices import catalog
 from blockyard.config.schema import options
 from blockyard.config.untrusted import placeholders
 from blockyard.config.untrusted.targets import locate
-from tests.support.described_options import described
+from blockyard.runs.status import Status, write_status
+from blockyard.sweep.cells import Cell
+from blockyard.sweep.plan.cell_composer import CellComposer
+from blockyard.sweep.plan.finished import stored_plan
+from blockyard.sweep.plan.history import store_plan
+from blockyard.sweep.plan.planner import make_plan
+from blockyard.sweep.plan.sweep_plan import SweepPlan
+from blockyard.sweep.spec.question import read
+from tests.support.declared_specs import UNREAD, declared_specs
+from tests.support.paths import ROOT
 
-CHECKOUT = Path(__file__).parents[2]
 HEAVY = ("torch", "pytorch_lightning", "torchmetrics", "timm")
 MARK = "a heavy library was imported"
 ANSWERED = ("explain token_mixer=attention norm=rms experiment=vit_digits", "explain qk_norm", "schema to=schemas")
@@ -78,22 +87,74 @@ def targets() -> list[str]:
     return sorted(target for target in named if target and target.startswith("blockyard."))
 
 
-def test_every_class_has_the_same_options_with_stand_ins() -> None:
-    names = targets()
+def with_stand_ins(imports: str, expression: str) -> Any:
+    """The value of an expression in a process with stand-ins."""
     code = (
-        "import json, sys; from blockyard.config.untrusted import placeholders; placeholders.install(); "
-        "from tests.support.described_options import described; print(json.dumps(described(json.load(sys.stdin))))"
+        "import json; from blockyard.config.untrusted import placeholders; assert placeholders.install(); "
+        f"{imports}; print(json.dumps({expression}))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], input=json.dumps(names), capture_output=True, text=True, check=False, cwd=CHECKOUT
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    assert json.loads(without_addresses(done.stdout)) == json.loads(without_addresses(json.dumps(described(names))))
+    return json.loads(done.stdout)
 
 
-def without_addresses(text: str) -> str:
-    """The text without the addresses of functions, which differ between processes."""
-    return re.sub(r"0x[0-9a-f]+", "", text)
+def test_data_and_tokenizers_declare_the_same_with_stand_ins() -> None:
+    """Of all tokenizers only those with a network of timm have tokens that a built network shows."""
+    read = with_stand_ins("from tests.support.declared_specs import declared_specs", "declared_specs()")
+    assert {name.partition(" ")[2] for name, text in read.items() if text == UNREAD} == {"tokenizer=timm"}
+    declared = declared_specs()
+    assert set(read) == set(declared)
+    assert [name for name, text in read.items() if text not in (UNREAD, declared[name])] == []
+
+
+def test_options_and_identities_are_the_golden_ones_with_stand_ins() -> None:
+    """They follow from the signatures of all classes, which a stand-in among the bases must not change."""
+    read = with_stand_ins(
+        "from tests.golden.content import class_options, identities", "[class_options(), identities()]"
+    )
+    folder = ROOT / "tests" / "golden"
+    assert read == [json.loads((folder / f"{name}.json").read_text()) for name in ("options", "identities")]
+
+
+SWEEP = """
+claim: One is better
+base: [experiment=vit_digits, debug=fast, model.depth=1, model.dim=16, model.heads=2, logger=none, trainer=cpu]
+arms: {plain: [], rms: [norm=rms]}
+seeds: 2
+"""
+
+
+def test_the_dry_run_of_a_finished_sweep_imports_no_heavy_library(tmp_path: Path, poisoned: dict[str, str]) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(SWEEP)
+    plan = make_plan(file, outputs=str(tmp_path / "outputs"))
+    store_plan(plan)
+    for cell in plan.cells:
+        folder = plan.path(cell)
+        folder.mkdir(parents=True)
+        write_yaml(folder / "config.yaml", plan.config(cell))
+        summary = {"metrics": {"test/accuracy": 0.5}, "data": {"train": 100, "test": 400}}
+        write_json(folder / "summary.json", summary)
+        write_status(folder, Status("done"))
+    done = run("sweep mine.yaml --dry-run", tmp_path, poisoned)
+    assert done.returncode == 0, done.stderr
+    assert "400 test samples" in done.stdout
+    assert done.stdout.endswith("nothing is left to run\n")
+    file.write_text(SWEEP.replace("plain: []", "plain: [], misspelt: [nrom=rms]"))
+    refused = run("sweep mine.yaml --dry-run", tmp_path, poisoned)
+    assert "misspelt: nrom: unknown config key" in refused.stderr
+    assert stored(SWEEP, plan, tmp_path) == plan.cells
+    assert stored(SWEEP.replace("seeds: 2", "seeds: 3"), plan, tmp_path) is None
+    assert stored(SWEEP.replace("norm=rms", "norm=none"), plan, tmp_path) is None
+
+
+def stored(content: str, plan: SweepPlan, folder: Path) -> tuple[Cell, ...] | None:
+    """The cells of the stored plan, where it still is the plan of a file with this content."""
+    file = folder / "mine.yaml"
+    file.write_text(content)
+    question = read(file)
+    answer = stored_plan(question, question.base, plan.outputs, CellComposer())
+    return None if answer is None else answer.cells
 
 
 def test_completion_offers_the_options_of_every_class() -> None:
@@ -113,7 +174,7 @@ def test_the_answer_of_the_other_process_is_handed_back(
         sys.stderr.write("refused")
         return 2
 
-    assert _without_torch.answer(command) == 2
+    assert _without_torch.answer("check", command) == 2
     assert capsys.readouterr() == (printed, "refused")
 
 
@@ -127,5 +188,5 @@ def test_nothing_is_printed_where_the_answer_needs_torch(
         placeholders.require_torch()
         return 0
 
-    assert _without_torch.answer(command) is None
+    assert _without_torch.answer("check", command) is None
     assert capsys.readouterr().out == ""

@@ -17,21 +17,23 @@ from typing import Any, NoReturn
 
 from blockyard.config.untrusted import placeholders
 
+ANSWERS = ("explain", "schema")  # commands that need no PyTorch
 # Commands that may end before they need PyTorch: by an answer, or by a refusal.
-COMMANDS = ("explain", "schema", "check", "train", "sweep")
-# Libraries that such commands import in any case: with them imported here, a second start is shorter.
+COMMANDS = (*ANSWERS, "check", "train", "sweep")
+# Libraries that the others import in any case: with them imported here, a second start is shorter.
 SHARED = ("pydantic", "omegaconf", "hydra.core.override_parser.overrides_parser", "hydra._internal.config_loader_impl")
 
 
-def answer(run: Callable[[], int]) -> int | None:
+def answer(command: str, run: Callable[[], int]) -> int | None:
     """Run a command with stand-ins for PyTorch, print what it prints, and return its exit code.
 
     None where it needs PyTorch, or where PyTorch is imported already. It has then printed nothing.
     """
     if any(library in sys.modules for library in placeholders.LIBRARIES):
         return None
-    for name in SHARED:
-        importlib.import_module(name)
+    if command not in ANSWERS:
+        for name in SHARED:
+            importlib.import_module(name)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     reader, writer = os.pipe()

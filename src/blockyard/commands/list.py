@@ -111,10 +111,8 @@ def _claim(path: Path) -> str:
     """Return the claim of a sweep file; a file that cannot be read is listed too."""
     import yaml
 
-    # The loader in C takes a tenth of the time; PyYAML is installed without it on some machines.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), loader)
+        content = catalog.content(path)
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return f"{path} cannot be read"
     if not isinstance(content, dict):

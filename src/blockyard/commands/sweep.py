@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,7 +27,7 @@ from blockyard.commands._types import (
 )
 from blockyard.config.option_text import config_value
 from blockyard.config.override_grammar import packages_typed
-from blockyard.config.untrusted.placeholders import require_torch
+from blockyard.config.untrusted.placeholders import NeedsTorchError, require_torch
 from blockyard.errors import UserError, did_you_mean, fold, printable
 from blockyard.sweep.cells import ARM_LEVEL
 from blockyard.terminal import console, table
@@ -192,7 +193,14 @@ def sweep(
     if options.confirm and options.to_wandb:
         raise UserError("--confirm: W&B's agents write no answer that could confirm one; leave out --to-wandb")
     first = _first_answer(path, outputs) if options.confirm else None
-    options.build_executor()  # its options are checked before anything is read
+    with suppress(NeedsTorchError):  # only PyTorch counts GPUs; many a plan is refused, or shown, without the number
+        options.build_executor()  # its options are checked before anything is read
+    whole_plan = options.dry_run and options.arms is None and not options.confirm
+    if whole_plan and not elsewhere and not options.to_wandb:
+        status = _finished(path, overrides, outputs, folders, options)
+        if status is not None:
+            show_finished(status, options)
+            return 0
     from blockyard.engine.data_reader import MOST_BYTES, DataReader
     from blockyard.report.confirmation import confirmed_facts, fresh_seed
     from blockyard.sweep.plan.history import refuse_other_question
@@ -246,6 +254,45 @@ def _first_answer(path: Path, outputs: str) -> ComparisonDocument:
     from blockyard.sweep.plan.sweep_plan import FOLDER
 
     return first_answer(Path(outputs_folder(outputs)) / FOLDER / path.stem / DATA, path.stem)
+
+
+def _finished(
+    path: Path, overrides: Sequence[str], outputs: str, folders: Sequence[str], options: SweepOptions
+) -> PlanStatus | None:
+    """Return the state of a stored plan in which nothing is left to run; None where the sweep must be planned."""
+    from blockyard.config.untrusted.local_path import outputs_folder
+    from blockyard.sweep.execution.tables import PlanStatus
+    from blockyard.sweep.plan.cell_composer import CellComposer
+    from blockyard.sweep.plan.finished import stored_plan
+    from blockyard.sweep.spec.question import BadQuestionError, read
+
+    try:
+        question = read(path, options.seeds, options.until_decided)
+    except BadQuestionError:
+        return None  # planning reports it with the problems of the base
+    folder = str(outputs_folder(outputs))
+    composer = CellComposer(folders, outputs=folder)
+    plan = stored_plan(question, [*question.base, *overrides], folder, composer)
+    if plan is None:
+        return None
+    status = PlanStatus.read(plan)
+    if status.remaining(retry=options.retry):
+        return None
+    return status
+
+
+def show_finished(status: PlanStatus, options: SweepOptions) -> None:
+    """Print the cells of a sweep in which nothing is left to run."""
+    from blockyard.report.stats.sensitivity import sensitivity
+    from blockyard.sweep.execution.estimate import Estimate
+    from blockyard.sweep.execution.tables import print_plan
+
+    print_plan(status, retry=options.retry)
+    design, _ = _design(status.plan, status, None)
+    for line in sensitivity(design, status.plan.question.get("baseline")):
+        sys.stdout.write(f"{line}\n")
+    _print_signals(status.plan, status)
+    sys.stdout.write(f"{Estimate(0)}\n")
 
 
 def _folders_of(file: Path, overrides: Sequence[str], config_dirs: Sequence[str]) -> list[str]:
@@ -451,8 +498,12 @@ def refuse_no_law(plan: SweepPlan) -> None:
 
 def _sizes(plan: SweepPlan, data: DataReader | None) -> tuple[int, int] | None:
     """Return the samples of the training and the test split of the first arm; None where nothing has read them."""
+    from blockyard.sweep.plan.finished import split_sizes
+
     variant = next(iter(plan.variants.values()), None)
-    if data is None or variant is None or data.read(variant.config).train_samples is None:
+    if data is None:
+        return split_sizes(plan)
+    if variant is None or data.read(variant.config).train_samples is None:
         return None
     splits = data.splits(variant.config)[1]
     return len(splits.train), len(splits.test)

@@ -124,9 +124,11 @@ def check(
     return list({str(issue): issue for issue in issues}.values())
 
 
-def reasons(composed: Composed, *, on_this_machine: bool = True, models: BuiltModels | None = None) -> list[str]:
-    """Return why a config cannot run, one text a problem; empty where it can. models: as in `check`."""
-    return [str(issue) for issue in check(composed, on_this_machine=on_this_machine, models=models)]
+def reasons(
+    composed: Composed, *, on_this_machine: bool = True, builds: bool = True, models: BuiltModels | None = None
+) -> list[str]:
+    """Return why a config cannot run, one text a problem; empty where it can. builds, models: as in `check`."""
+    return [str(issue) for issue in check(composed, on_this_machine=on_this_machine, builds=builds, models=models)]
 
 
 def _on_any_device(config: Node) -> Node:

@@ -8,6 +8,7 @@ interpolation, `${...}`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -161,9 +162,15 @@ def _of_slot(slot: Slot) -> Schema:
 def _plain(annotation: Any) -> Schema:
     """Return the schema of the plain values of a type; of anything where JSON has no such type."""
     try:
-        return _interpolated(TypeAdapter(annotation).json_schema(mode="validation"))
+        return _of_type(annotation, repr(annotation))
     except (PydanticUserError, PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, TypeError):
         return {}
+
+
+@cache  # thousands of options have a few hundred types
+def _of_type(annotation: Any, _text: str) -> Schema:
+    """Return the schema of a type. Unions of the same members in another order are equal, and differ in their text."""
+    return _interpolated(TypeAdapter(annotation).json_schema(mode="validation"))
 
 
 def _interpolated(schema: Schema) -> Schema:

@@ -19,7 +19,7 @@ from blockyard.data.splits.split import classes_of
 from blockyard.engine.loader import Layout
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
-from blockyard.evaluate.written import refusal
+from blockyard.evaluate.writable import refusal
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.lock import holder
 from blockyard.runs.rank import local_rank_of, rank_of

@@ -214,7 +214,8 @@ def evaluate_written(
     from blockyard.contracts.objective import writes_from_source
     from blockyard.evaluate.loop import evaluate as measure
     from blockyard.evaluate.tagged import TagRecorder
-    from blockyard.evaluate.written import HeardSplit, refusal, write_split
+    from blockyard.evaluate.writable import refusal
+    from blockyard.evaluate.written import HeardSplit, write_split
     from blockyard.generate.request import check_has_end
 
     check_split(split)

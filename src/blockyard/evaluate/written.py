@@ -30,7 +30,6 @@ from blockyard.contracts import (
     Split,
     TextPairs,
     TextTokenizer,
-    Tokenizer,
     Transcriber,
 )
 from blockyard.contracts.objective import source_as_input
@@ -113,18 +112,6 @@ class Written:
         if "@" in score or not self.searched:  # "@truth" is of no search
             return f"{self.part}/written_{score}"
         return f"{self.part}/written_{score}@{self.searched}"
-
-
-def refusal(split: Split, tokenizer: Tokenizer) -> str | None:
-    """Return why a split has nothing to compare written texts with, or None."""
-    name = type(split).__name__
-    if not isinstance(tokenizer, TextTokenizer | CodeTokenizer):
-        return f"{type(tokenizer).__name__} reads no text and no codes that a model could write"
-    if isinstance(tokenizer, CodeTokenizer) and not isinstance(split, ReadsOutputs):
-        return f"{name} has no judge (`ReadsOutputs`) of what is written"
-    if not isinstance(split, TextPairs | ReadsOutputs):
-        return f"{name} gives no texts (`TextPairs`) to compare what is written with"
-    return None
 
 
 def write_split(

@@ -80,17 +80,19 @@ class _StandInType(type(Protocol)):  # type: ignore[misc]
             return _member(cls._dotted, name)
         raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
 
-    def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
-        if "_dotted" in vars(cls):  # a function, or a class whose objects only the library has
-            return _Value()
-        return super().__call__(*arguments, **keywords)
-
     def __neg__(cls) -> _Value:
         return _Value()
 
 
 class _StandIn(metaclass=_StandInType):
     """What a stand-in gives the package's classes that derive from it."""
+
+    # Not `__call__` of the metaclass, whose signature would be the one of every class.
+    def __new__(cls, *_arguments: Any, **_keywords: Any) -> Any:
+        """Return an object of a class of the package, and what a function of a library returns."""
+        if "_dotted" in vars(cls):
+            return _Value()
+        return super().__new__(cls)
 
     def __init__(self, *_arguments: Any, **_keywords: Any) -> None:
         pass

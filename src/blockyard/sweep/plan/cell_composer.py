@@ -10,6 +10,7 @@ from blockyard.config.compose import Composed, compose
 from blockyard.config.override_grammar import to_override
 from blockyard.config.tree import Node
 from blockyard.config.trial_build import BuiltModels
+from blockyard.config.untrusted import placeholders
 from blockyard.sweep.spec.override_text import key_of
 
 if TYPE_CHECKING:
@@ -51,8 +52,9 @@ class CellComposer:
 
     def problems(self, composed: Composed) -> list[str]:
         """Return every reason why a config cannot run, as `blockyard check` reports it."""
-        problems = reasons(composed, on_this_machine=self._on_this_machine, models=self._models)
-        if problems or self._data is None:
+        builds = not placeholders.installed()  # the planner then refuses what it can, and starts again for the rest
+        problems = reasons(composed, on_this_machine=self._on_this_machine, builds=builds, models=self._models)
+        if problems or self._data is None or not builds:
             return problems
         facts = self._data.read(composed.config)
         return [facts.problem] if facts.problem else []

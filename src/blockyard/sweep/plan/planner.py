@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blockyard.config import layer_kinds
+from blockyard.config.compose import Composed
 from blockyard.config.override_grammar import to_override, to_text
 from blockyard.config.schema import options
 from blockyard.config.size_matching import BUDGETS, ModelSizes
 from blockyard.config.tree import Node, is_node
+from blockyard.config.untrusted import placeholders
 from blockyard.config.untrusted.local_path import outputs_folder
 from blockyard.config.untrusted.targets import locate
 from blockyard.errors import UserError, fold
@@ -84,6 +86,8 @@ def make_plan(
         unknown_names = misspelt(composer, [*error.base, *overrides], error.arms)
         raise BadQuestionError([*error.problems, *unknown_names]) from error
     planner = _Planner(question, [*question.base, *overrides], composer)
+    if placeholders.installed():
+        planner.refuse_without_building(overrides)
     planner.check_base(overrides)
     planner.add_variants()
     facts: Any = provenance(command) | {
@@ -130,8 +134,25 @@ class _Planner:
     concerned: dict[str, list[str]] = field(default_factory=dict)  # a remark of `check` -> the arms that it concerns
     _folders: dict[str, str] = field(default_factory=dict)
 
+    def refuse_without_building(self, overrides: Sequence[str]) -> None:
+        """Raise BadQuestionError where no model has to be built to see why, and else NeedsTorchError."""
+        self._checked_base(overrides)
+        unknown_names = misspelt(self.composer, self.base, self.question.arms)
+        if unknown_names:
+            raise BadQuestionError(unknown_names)
+        placeholders.require_torch()
+
     def check_base(self, overrides: Sequence[str]) -> None:
         """Check the base and find the metric. Raises BadQuestionError for a base that cannot run."""
+        composed = self._checked_base(overrides)
+        if (self.question.keys.matched_size or self.question.keys.ladder) and composed.matched:
+            key = "match" if self.question.keys.matched_size else "ladder"
+            raise BadQuestionError([f"{key}: the base sets match.{composed.matched['by']} too; remove one of them"])
+        infer_integers(self.question.space, composed.config)
+        self._find_metric(composed.config)
+
+    def _checked_base(self, overrides: Sequence[str]) -> Composed:
+        """Return the config of the base. Raises BadQuestionError for one that cannot run."""
         problems = []
         for override in overrides:
             problem = None if override.startswith("allow=") else override_problem(override, "base")
@@ -146,11 +167,7 @@ class _Planner:
             unknown_names = misspelt(self.composer, self.base, self.question.arms)
             problems = [*(f"base: {problem}" for problem in problems), *unknown_names]
             raise BadQuestionError(list(dict.fromkeys(problems)))
-        if (self.question.keys.matched_size or self.question.keys.ladder) and composed.matched:
-            key = "match" if self.question.keys.matched_size else "ladder"
-            raise BadQuestionError([f"{key}: the base sets match.{composed.matched['by']} too; remove one of them"])
-        infer_integers(self.question.space, composed.config)
-        self._find_metric(composed.config)
+        return composed
 
     def _find_metric(self, config: Node) -> None:
         """Set `metric` from the base's config, or `metric_problem`, which is reported with the problems of the arms."""
