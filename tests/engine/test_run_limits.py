@@ -136,7 +136,7 @@ def test_new_limits_leave_the_identity_of_a_run() -> None:
 def test_time_alone_may_end_a_run() -> None:
     assert TrainerPlan(max_epochs=None, max_seconds=60).total_steps(20) == UNLIMITED
     assert TrainerPlan(max_epochs=2, max_seconds=60).total_steps(20) == 40
-    assert TrainerPlan(max_epochs=None, max_flops=1e6).total_steps(20, 300_000) == 3
+    assert TrainerPlan(max_epochs=2, max_flops=1e6).step_limits(20, 300_000) == {"max_epochs": 40, "max_flops": 3}
 
 
 @pytest.mark.parametrize(

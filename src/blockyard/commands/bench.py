@@ -14,6 +14,7 @@ from annotated_types import Ge, Gt, Le
 from blockyard.commands._signature import command
 from blockyard.commands._types import ConfigDirs, Folder, Text, Value, group_overrides, run_overrides
 from blockyard.config.option_text import indices
+from blockyard.config.run_length import LENGTHS
 from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError
 from blockyard.terminal import console
@@ -162,7 +163,7 @@ def rates(
     if highest <= lowest:
         raise UserError(f"highest={highest:g} must be more than lowest={lowest:g}")
     folder = _folder(out)
-    for key in ("trainer.max_steps", "trainer.max_epochs"):
+    for key in LENGTHS:
         if any(override.startswith(f"{key}=") for override in overrides):
             raise UserError(f"{key}= has no effect on bench rates: use steps=")
     from blockyard.commands._python import lightning

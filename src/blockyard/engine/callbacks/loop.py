@@ -87,7 +87,7 @@ class LoopCallback(pl.Callback):
             self._agree_on_end(trainer)
             self.actions.save(trainer, module)
         # A callback, or the time, ended the run before it was resumed or just now.
-        if state.finished or state.pause:
+        if state.stop or state.pause or state.out_of_time:
             trainer.should_stop = True
         self.interrupts.check()
         # From here to `_close` a signal is only recorded, and the step in progress ends first.
@@ -134,7 +134,7 @@ class LoopCallback(pl.Callback):
             self._agree_on_end(trainer)
         if due.save:
             self.actions.save(trainer, module)
-        if leave or state.finished or state.pause:
+        if leave or state.stop or state.pause or state.out_of_time:
             trainer.should_stop = True
         self.stopwatch.resume()
 
