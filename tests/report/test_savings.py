@@ -86,6 +86,24 @@ def test_seeds_whose_number_follows_from_results_have_no_interval_of_students(tm
     assert row.steps.interval is None
 
 
+def test_both_arms_count_until_they_first_have_the_value(tmp_path: Path) -> None:
+    """A baseline that rises above its end and falls again took half of its steps for it, and not all of them."""
+    values = {
+        "post": [0.2, 0.3, 0.5, 0.9, 0.95, 0.95, 0.93, 0.9],
+        "pre": [0.3, 0.9, 0.95, 0.95, 0.96, 0.96, 0.96, 0.96],
+    }
+    plan = norms_sweep(tmp_path, values={arm: MEASURED[arm] for arm in values})
+    for cell in plan.cells:
+        rising = values.get(plan.variants[cell.variant].arm, [])
+        rows = [f"{10 * number},{value}" for number, value in enumerate(rising, start=1)]
+        plan.path(cell).mkdir(parents=True, exist_ok=True)
+        (plan.path(cell) / "metrics.csv").write_text("\n".join(["step,val/accuracy", *rows]) + "\n")
+    (row,) = compare(plan, changes=False).savings
+    assert (row.seconds, row.flops) == (None, None)
+    assert row.steps is not None
+    assert row.steps.shares == pytest.approx(dict.fromkeys("0123", 20 / 40))
+
+
 def test_noise_saves_nothing() -> None:
     """Of two arms that are the same, neither is faster; a share of the whole run would say that both are."""
     generator = np.random.default_rng(0)
