@@ -81,6 +81,16 @@ def test_a_run_ends_after_its_seconds_of_training(tmp_path: Path, clock: Clock, 
     assert evaluated == [4, 8, 10]
 
 
+def test_lightning_callbacks_see_the_end_by_time(tmp_path: Path, clock: Clock) -> None:
+    """The last weights are evaluated after them, and what they log late belongs to the last step."""
+    target = "callbacks.rates._target_=pytorch_lightning.callbacks.LearningRateMonitor"
+    run_folder = run(tmp_path, *TIMED, target)
+    assert run_folder.summary()["ended_by"] == "trainer.max_seconds=10"
+    recorded = read_metrics(run_folder.path / "metrics.csv")
+    assert recorded[-1]["step"] == 10
+    assert "val/loss" in recorded[-1]
+
+
 def test_the_limit_that_is_reached_first_ends_a_run(tmp_path: Path, clock: Clock) -> None:
     run_folder = run(tmp_path, *TIMED, "trainer.max_steps=7")
     assert run_folder.summary()["steps"] == 7
