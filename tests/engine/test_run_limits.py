@@ -81,6 +81,16 @@ def test_a_run_ends_after_its_seconds_of_training(tmp_path: Path, clock: Clock, 
     assert evaluated == [4, 8, 10]
 
 
+def test_lightning_callbacks_see_the_end_by_time(tmp_path: Path, clock: Clock) -> None:
+    """The last weights are evaluated after them, and what they log late belongs to the last step."""
+    target = "callbacks.rates._target_=pytorch_lightning.callbacks.LearningRateMonitor"
+    run_folder = run(tmp_path, *TIMED, target)
+    assert run_folder.summary()["ended_by"] == "trainer.max_seconds=10"
+    recorded = read_metrics(run_folder.path / "metrics.csv")
+    assert recorded[-1]["step"] == 10
+    assert "val/loss" in recorded[-1]
+
+
 def test_the_limit_that_is_reached_first_ends_a_run(tmp_path: Path, clock: Clock) -> None:
     run_folder = run(tmp_path, *TIMED, "trainer.max_steps=7")
     assert run_folder.summary()["steps"] == 7
@@ -136,7 +146,7 @@ def test_new_limits_leave_the_identity_of_a_run() -> None:
 def test_time_alone_may_end_a_run() -> None:
     assert TrainerPlan(max_epochs=None, max_seconds=60).total_steps(20) == UNLIMITED
     assert TrainerPlan(max_epochs=2, max_seconds=60).total_steps(20) == 40
-    assert TrainerPlan(max_epochs=None, max_flops=1e6).total_steps(20, 300_000) == 3
+    assert TrainerPlan(max_epochs=2, max_flops=1e6).step_limits(20, 300_000) == {"max_epochs": 40, "max_flops": 3}
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ def test_the_share_is_that_of_the_first_point_with_the_value(tmp_path: Path, met
 def test_the_answer_says_it_in_a_sentence(tmp_path: Path) -> None:
     result = compared(tmp_path, values=MEASURED | {"alibi": {0: 0.9, 1: 0.93, 2: 0.95, 3: 0.8}})
     assert (
-        "The val/accuracy with which post ends is reached, in shares of the steps that post takes, by pre after 96 % "
-        "(95 % interval 96 to 97 %), by alibi on 3 of 4 seeds alone (after 95 to 100 %)." in result.answer
+        "Of the steps that post takes to its last val/accuracy, pre takes 96 % (95 % interval 96 to 97 %); alibi takes "
+        "95 to 100 % on 3 of 4 seeds and never gets there on the others." in result.answer
     ), result.answer
     saved = {row["arm"]: row for row in result.as_dict()["savings"]}
     assert saved["alibi"]["steps"]["never"] == 1
@@ -53,7 +53,7 @@ def test_the_answer_says_it_in_a_sentence(tmp_path: Path) -> None:
 def test_an_arm_that_never_gets_there_is_said_to_be_so(tmp_path: Path) -> None:
     worse = {**MEASURED, "alibi": dict.fromkeys(range(4), 0.5)}
     result = compared(tmp_path, values=worse)
-    assert result.answer.endswith("by alibi never.")
+    assert result.answer.endswith("; alibi never gets there.")
     steps = result.savings[1].steps
     assert steps is not None
     assert (steps.never, steps.share, steps.interval) == (4, None, None)
@@ -62,7 +62,7 @@ def test_an_arm_that_never_gets_there_is_said_to_be_so(tmp_path: Path) -> None:
 def test_curves_of_few_evaluations_say_nothing(tmp_path: Path) -> None:
     result = compared(tmp_path, points=28)  # seven
     assert result.savings == []
-    assert "is reached, in shares of" not in result.answer
+    assert "that post takes to its last" not in result.answer
 
 
 @pytest.mark.parametrize(("key", "shown"), [("max_seconds", "seconds"), ("max_flops", "FLOPs")])
@@ -72,7 +72,7 @@ def test_what_is_saved_is_counted_in_the_budget_that_the_arms_share(
     arms = {"post": ["block=post_norm", f"trainer.{key}=60"], "pre": ["block=pre_norm", f"trainer.{key}=60"]}
     monkeypatch.setattr("tests.report.report_runs.ARMS", arms)
     result = compared(tmp_path, values={arm: MEASURED[arm] for arm in arms})
-    assert f"in shares of the {shown} that post takes, by pre after 96 %" in result.answer
+    assert f"Of the {shown} that post takes to its last val/accuracy, pre takes 96 %" in result.answer
 
 
 def test_costs_and_outcomes_have_no_curve_on_validation(tmp_path: Path) -> None:
@@ -84,6 +84,24 @@ def test_seeds_whose_number_follows_from_results_have_no_interval_of_students(tm
     assert row.steps is not None
     assert row.steps.share is not None
     assert row.steps.interval is None
+
+
+def test_both_arms_count_until_they_first_have_the_value(tmp_path: Path) -> None:
+    """A baseline that rises above its end and falls again took half of its steps for it, and not all of them."""
+    values = {
+        "post": [0.2, 0.3, 0.5, 0.9, 0.95, 0.95, 0.93, 0.9],
+        "pre": [0.3, 0.9, 0.95, 0.95, 0.96, 0.96, 0.96, 0.96],
+    }
+    plan = norms_sweep(tmp_path, values={arm: MEASURED[arm] for arm in values})
+    for cell in plan.cells:
+        rising = values.get(plan.variants[cell.variant].arm, [])
+        rows = [f"{10 * number},{value}" for number, value in enumerate(rising, start=1)]
+        plan.path(cell).mkdir(parents=True, exist_ok=True)
+        (plan.path(cell) / "metrics.csv").write_text("\n".join(["step,val/accuracy", *rows]) + "\n")
+    (row,) = compare(plan, changes=False).savings
+    assert (row.seconds, row.flops) == (None, None)
+    assert row.steps is not None
+    assert row.steps.shares == pytest.approx(dict.fromkeys("0123", 20 / 40))
 
 
 def test_noise_saves_nothing() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from blockyard.atomic_files import read_json, write_json
-from blockyard.commands.sweep import SweepOptions
+from blockyard.commands.sweep import SweepOptions, _expected
 from blockyard.engine.data_reader import DataReader
 from blockyard.report.comparison import compare
 from blockyard.sweep.cells import Task, Variant
@@ -100,6 +100,23 @@ def test_cells_run_one_at_a_time_where_a_clock_decides(
     assert SweepOptions().build_executor(plan).capacity == (4 if clock is None else 1)
     assert SweepOptions(workers=3).build_executor(plan).capacity == 3
     assert SweepOptions(executor_options={"workers": 2}).build_executor(plan).capacity == 2
+    monkeypatch.setattr(_slots, "visible_gpus", lambda: ["0", "1"])
+    monkeypatch.setattr("blockyard.sweep.executor.local.visible_gpus", lambda: ["0", "1"])
+    assert SweepOptions().build_executor(plan).capacity == 2  # one on each GPU
+
+
+def test_a_plan_says_how_cells_run_where_a_clock_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_slots, "visible_gpus", list)
+    monkeypatch.setattr("blockyard.sweep.executor.local.visible_gpus", list)
+    plan = plan_from(tmp_path, FILE)
+
+    def said(**options: Any) -> str:
+        chosen = SweepOptions(**options)
+        return next(_expected(plan, chosen.build_executor(plan), chosen, None, None))
+
+    assert "trainer.max_seconds=60 is read off a clock, so cells run one at a time" in said()
+    assert "and 2 cells at a time slow each other down" in said(workers=2)
+    assert "and 4 cells at a time slow each other down" in said(executor_options={"cells_per_process": 4})
 
 
 def test_a_run_that_time_ends_shares_no_process(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from blockyard.commands._types import (
     run_overrides,
 )
 from blockyard.config.option_text import indices
+from blockyard.config.run_length import LENGTHS
 from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError
 from blockyard.terminal import console
@@ -184,7 +185,7 @@ def rates(
     if highest <= lowest:
         raise UserError(f"highest={highest:g} must be more than lowest={lowest:g}")
     folder = _folder(out)
-    for key in ("trainer.max_steps", "trainer.max_epochs"):
+    for key in LENGTHS:
         if any(override.startswith(f"{key}=") for override in overrides):
             raise UserError(f"{key}= has no effect on bench rates: use steps=")
     from blockyard.commands._python import lightning

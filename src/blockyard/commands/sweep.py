@@ -105,16 +105,21 @@ class SweepOptions:
 
         values = dict(self.executor_options or {})
         workers = self.workers
-        if workers is None and values.get("workers") is None and plan is not None and self.runs_alone(plan):
-            workers = 1
+        if workers is None and values.get("workers") is None and plan is not None and not self.elsewhere:
+            workers = self.undisturbed(plan)
         return build(self.executor_name, values, workers)
 
-    def runs_alone(self, plan: SweepPlan) -> bool:
-        """Return whether the cells of a plan should have the CPUs of this machine to themselves."""
+    def undisturbed(self, plan: SweepPlan) -> int | None:
+        """Return how many cells may run beside each other on this machine: one, or one on each GPU.
+
+        None where no clock decides.
+        """
         from blockyard.sweep.execution.expected_steps import clock_of
         from blockyard.sweep.executor._slots import visible_gpus
 
-        return not self.elsewhere and clock_of(plan) is not None and not visible_gpus()
+        if clock_of(plan) is None:
+            return None
+        return max(1, len(visible_gpus()))
 
     def only(self, plan: SweepPlan) -> SweepPlan:
         """Return the plan with the cells of the arms that --arms names; all of them without it. Raises UserError."""
@@ -376,15 +381,17 @@ def _expected(
     from blockyard.sweep.execution.expected_steps import clock_of, expected_steps
 
     clock = clock_of(plan)
+    most = options.undisturbed(plan)
     if clock is not None and options.elsewhere:
         yield f"note: {clock} is read off a clock: cells that share a machine, or its GPU, slow each other down"
-    elif clock is not None and options.runs_alone(plan) and executor.capacity == 1:
-        yield f"note: {clock} is read off a clock, so cells run one at a time (--workers N: N beside each other)"
-    elif clock is not None and options.runs_alone(plan):
+    elif most is not None and executor.capacity > most:
         yield (
             f"note: {clock} is read off a clock, and {executor.capacity} cells at a time slow each other down: arms "
-            "are then compared by what ran beside them; leave out --workers and cells_per_process"
+            f"are then compared by what ran beside them; --workers {most}, without cells_per_gpu and "
+            "cells_per_process, leaves each alone"
         )
+    elif most == 1:
+        yield f"note: {clock} is read off a clock, so cells run one at a time (--workers N: N beside each other)"
     yield from expected_steps(plan, measured, data)
 
 

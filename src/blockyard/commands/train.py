@@ -93,8 +93,8 @@ def train(
         overrides: choices and options of the config. match.params=N solves model.dim (match.by: depth, expansion) for N
             parameters; match.flops=N for forward FLOPs per sample, match.active=N for parameters that a token uses,
             match.state=N for bytes of cache after match.tokens tokens, or a full sequence
-        resume: continue a run: a path, an id, a unique part of its name, or `last`; with trainer.max_steps=N or
-            trainer.max_epochs=N (and schedule=...) a finished run is trained longer, as a new run
+        resume: continue a run: a path, an id, a unique part of its name, or `last`; with trainer.max_steps=N, or
+            another limit of its length, (and schedule=...) a finished run is trained longer, as a new run
 
     Examples:
         blockyard train experiment=vit_digits block=post_norm seed=1

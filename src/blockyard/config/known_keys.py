@@ -20,6 +20,8 @@ from blockyard.errors import did_you_mean, fold, near
 OPTIONS = {
     "trainer.max_epochs": "epochs num_epochs n_epochs num_train_epochs",
     "trainer.max_steps": "steps num_steps iterations iters max_iters updates",
+    "trainer.max_seconds": "time_limit max_time time_budget seconds",
+    "trainer.max_flops": "flops_budget compute_budget max_compute",
     "trainer.devices": "gpus num_gpus n_gpus ngpu gpu",
     "trainer.gradient_clip": "clip grad_clip clip_grad max_grad_norm gradient_clip_val",
     "trainer.accumulate": "accumulate_grad_batches gradient_accumulation_steps grad_accum accumulation",

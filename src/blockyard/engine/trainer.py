@@ -41,7 +41,7 @@ Factor = Annotated[int, Ge(2), Le(1_024), Because("a thousand times the tokens a
 
 Loops = Annotated[int, Ge(1), Le(1_024), Because("each is a pass through the blocks of the loop")]
 Seconds = Annotated[float, Gt(0), Le(7 * 24 * 3600)]  # a week; torch counts milliseconds in 32 bits
-UNLIMITED = 2**40  # steps of a run that time alone ends
+UNLIMITED = 2**40  # steps of a run that something else ends
 _LARGEST_HALF = 8.0  # keys of usual sizes times e^8 are below 65,504, the largest number of float16
 
 
@@ -249,9 +249,9 @@ class TrainerPlan:
             limits["max_flops"] = steps
         return limits
 
-    def total_steps(self, steps_per_epoch: int, step_flops: int | None = None) -> int:
-        """Return the steps of the run, the fewest of `step_limits`; UNLIMITED where time alone ends it."""
-        return min(self.step_limits(steps_per_epoch, step_flops).values(), default=UNLIMITED)
+    def total_steps(self, steps_per_epoch: int) -> int:
+        """Return the steps of the run by the options that count steps or epochs; UNLIMITED without either."""
+        return min(self.step_limits(steps_per_epoch).values(), default=UNLIMITED)
 
     def growth(self, batch_size: int, tokens: int, total: int) -> Growth | None:
         """Return the growth of batches to `batch_size` samples of `tokens` tokens in `total` steps, or None."""

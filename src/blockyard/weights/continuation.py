@@ -20,6 +20,7 @@ from blockyard.atomic_files import read_member, replacing
 from blockyard.config import lightning, tree
 from blockyard.config.defaults import default_node
 from blockyard.config.instantiate import instantiate
+from blockyard.config.run_length import LENGTHS
 from blockyard.config.tree import Node
 from blockyard.config.untrusted.targets import allow_of, locate
 from blockyard.errors import UserError, quoted
@@ -34,17 +35,16 @@ from blockyard.weights.transfer import content_hash
 
 log = logging.getLogger("blockyard")
 
-BUDGET = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_seconds", "trainer.max_flops")
 FACTS = ("data", "threads", "precision")  # of the parent: the last bits of a run depend on them
 
 
 def is_longer(name: str, overrides: Sequence[str]) -> bool:
     """Return whether `resume=name` with these overrides names a finished run and another budget for it."""
     values = parse_overrides(overrides)
-    if not any(key in values for key in BUDGET):
+    if not any(key in values for key in LENGTHS):
         return False
     run = _parent(name, values, str(values.get("outputs", "outputs")))
-    return run.finished and any(values[key] != tree.get(run.config, key) for key in BUDGET if key in values)
+    return run.finished and any(values[key] != tree.get(run.config, key) for key in LENGTHS if key in values)
 
 
 def longer(
@@ -59,11 +59,11 @@ def longer(
     run = _parent(name, values, str(values.pop("outputs", "outputs")))
     allow = values.pop("allow", []) or []
     check_allowed(run, allow)
-    changes = {key: values.pop(key) for key in list(values) if key in BUDGET or key.partition(".")[0] == "schedule"}
+    changes = {key: values.pop(key) for key in list(values) if key in LENGTHS or key.partition(".")[0] == "schedule"}
     config, refused = apply(run, values, config_dirs)
     if refused:
         raise UserError(
-            f"{run.name} goes on with another budget ({', '.join(BUDGET)}) and schedule only: "
+            f"{run.name} goes on with another budget ({', '.join(LENGTHS)}) and schedule only: "
             f"{'; '.join(refused)}; leave them out, or start a new run with init.from={run.path}"
         )
     config, choices = copy.deepcopy(config), dict(run.facts().get("choices") or {})
@@ -106,7 +106,7 @@ def _parent(name: str, values: Mapping[str, object], outputs: str) -> RunFolder:
 
 def _is_beyond(run: RunFolder, values: Mapping[str, object]) -> bool:
     """Return whether a run has a larger budget than `values`."""
-    for key in BUDGET:
+    for key in LENGTHS:
         new, old = values.get(key), tree.get(run.config, key)
         if isinstance(new, int | float) and isinstance(old, int | float) and new < old:
             return True

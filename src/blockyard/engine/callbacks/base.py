@@ -79,6 +79,11 @@ class RunState:
         return self.step >= self.total or self.out_of_time
 
     @property
+    def last_step(self) -> int:
+        """The number of the last step; the most that it may be where the time is not over."""
+        return self.step if self.complete else self.total
+
+    @property
     def finished(self) -> bool:
         """Return whether training is over: the run is complete, or a stated reason ended it.
 

@@ -107,7 +107,7 @@ class MetricsBridge(Logger):
         number = self.state.step
         if step is not None:
             # Rows of metrics.csv come in order of steps, and Lightning may log a value of an earlier step later.
-            number = max(number, min(step + 1, self.state.total))
+            number = max(number, min(step + 1, self.state.last_step))
         values = {name: float(value) for name, value in metrics.items() if name != "epoch"}
         if values:
             self.log(number, values)

@@ -87,7 +87,7 @@ class LoopCallback(pl.Callback):
             self._agree_on_end(trainer)
             self.actions.save(trainer, module)
         # A callback, or the time, ended the run before it was resumed or just now.
-        if state.finished or state.pause:
+        if state.stop or state.pause or state.out_of_time:
             trainer.should_stop = True
         self.interrupts.check()
         # From here to `_close` a signal is only recorded, and the step in progress ends first.
@@ -134,7 +134,7 @@ class LoopCallback(pl.Callback):
             self._agree_on_end(trainer)
         if due.save:
             self.actions.save(trainer, module)
-        if leave or state.finished or state.pause:
+        if leave or state.stop or state.pause or state.out_of_time:
             trainer.should_stop = True
         self.stopwatch.resume()
 
@@ -231,7 +231,7 @@ class LoopCallback(pl.Callback):
                 self.on_train_batch_start(trainer, module, batch, self._batches)
                 module.take_step(batch, optimizer, precision.train_step_context)
                 self.skip(1)
-                self.stopwatch.tick()
+                # The clock was read for the rate of the next step.
                 if self._agree_on_signal(trainer) or self.state.out_of_time:
                     return True
         finally:
@@ -251,7 +251,7 @@ class LoopCallback(pl.Callback):
         state = self.state
         return due_after(
             state.step,
-            state.step if state.complete else state.total,
+            state.last_step,
             self.intervals,
             self.callbacks.checkpoint.every,
             stopping=stopping,

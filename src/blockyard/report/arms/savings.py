@@ -122,17 +122,14 @@ def savings_answer(rows: Sequence[SavingRow], data: ComparisonInput) -> str:
     for row in rows:
         saved: SavedRow | None = getattr(row, unit)
         if saved is not None:
-            parts.append(f"by {row.arm} {_words(saved)}")
+            parts.append(f"{row.arm} {_words(saved)}")
     if not parts:
         return ""
     named = parts[:_MAX_NAMED]
     if len(parts) > _MAX_NAMED:
-        named.append(f"and so on for {len(parts) - _MAX_NAMED} more arms")
+        named.append(f"{len(parts) - _MAX_NAMED} more arms are in comparison.json")
     against, metric = rows[0].against, rows[0].metric
-    return (
-        f"The {metric} with which {against} ends is reached, in shares of the {_SHOWN[unit]} that {against} takes, "
-        f"{', '.join(named)}."
-    )
+    return f"Of the {_SHOWN[unit]} that {against} takes to its last {metric}, {'; '.join(named)}."
 
 
 def _unit(data: ComparisonInput) -> str:
@@ -147,17 +144,17 @@ def _words(saved: SavedRow) -> str:
     """Return the share as text, or on how many seeds the arm gets there."""
     seeds = len(saved.shares)
     if saved.never == seeds:
-        return "never"
+        return "never gets there"
     if saved.never:
         reached = sorted(share for share in saved.shares.values() if share is not None)
         ends = " to ".join(dict.fromkeys(_percent(share) for share in (reached[0], reached[-1])))
-        return f"on {len(reached)} of {seeds} seeds alone (after {ends} %)"
+        return f"takes {ends} % on {len(reached)} of {seeds} seeds and never gets there on the others"
     assert saved.share is not None
-    after = f"after {_percent(saved.share)} %"
+    takes = f"takes {_percent(saved.share)} %"
     if saved.interval is not None:
         low, high = map(_percent, saved.interval)
-        return f"{after} (95 % interval {low} to {high} %)"
-    return after
+        return f"{takes} (95 % interval {low} to {high} %)"
+    return takes
 
 
 def _percent(share: float) -> str:

@@ -25,6 +25,7 @@ COSTS = (  # key, header, base of the prefix
     ("cache_bytes_per_token", "cache/token", 1024),
     ("seconds", "training", 1),
 )
+_LARGE = 1e6
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
@@ -190,14 +191,16 @@ def mean_with_interval(mean: float | None, interval: Sequence[float] | None, dig
     """Format a mean with its interval: "0.905 ± 0.012" where the interval is symmetric, else with its ends."""
     if mean is None:
         return ""
-    text = f"{mean:+.{digits}f}" if sign else f"{mean:.{digits}f}"
+    # Millions, such as FLOPs to a target, have no decimals to show.
+    form = ".4g" if abs(mean) >= _LARGE else f".{digits}f"
+    text = f"{mean:+{form}}" if sign else f"{mean:{form}}"
     if interval is None:
         return text
     low, high = interval
     half = (high - low) / 2
     if abs((low + high) / 2 - mean) <= 0.02 * half:
-        return f"{text} ± {half:.{digits}f}"
-    return f"{text} ({low:.{digits}f} to {high:.{digits}f})"
+        return f"{text} ± {half:{form}}"
+    return f"{text} ({low:{form}} to {high:{form}})"
 
 
 def decimals(arms: Sequence[ArmRow]) -> int:

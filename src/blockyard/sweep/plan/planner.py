@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from blockyard.config import layer_kinds
 from blockyard.config.compose import Composed
 from blockyard.config.override_grammar import to_override, to_text
+from blockyard.config.run_length import LENGTHS
 from blockyard.config.schema import options
 from blockyard.config.size_matching import BUDGETS, ModelSizes
 from blockyard.config.tree import Node, is_node
@@ -42,7 +43,7 @@ from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.plan.target_metric import too_few_evaluations, validation_metric
 from blockyard.sweep.spec.keys import Range, Space, settings_of, space_of
 from blockyard.sweep.spec.override_text import key_of, override_problem
-from blockyard.sweep.spec.question import LENGTHS, BadQuestionError, Question, read
+from blockyard.sweep.spec.question import BadQuestionError, Question, read
 from blockyard.sweep.spec.threshold import UNITS
 
 if TYPE_CHECKING:

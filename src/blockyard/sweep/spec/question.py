@@ -24,6 +24,7 @@ from typing import Any, NotRequired, TypedDict, cast
 
 from blockyard.atomic_files.strict_yaml import StrictYamlError
 from blockyard.config.override_grammar import to_override
+from blockyard.config.run_length import LENGTHS
 from blockyard.errors import UserError
 from blockyard.runs.costs import COSTS
 from blockyard.runs.metric_name import MetricName
@@ -54,8 +55,6 @@ from blockyard.sweep.spec.threshold import Threshold, threshold
 CONFIRMATION = "-confirm"  # ends the name of a plan on fresh seeds
 SPLIT_SEED = "data.split_seed"
 MAX_CELLS = 200_000
-# Options of which each ends a run.
-LENGTHS = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_seconds", "trainer.max_flops")
 # Keys of a plan's record that are null where the file has no such key; a later one is missing there.
 NULL_IN_RECORD = ("source", "baseline", "tune_seeds", "search", "match", "metric", "expect", "margin")
 # Options that take the path of a file or a folder.
