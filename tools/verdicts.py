@@ -462,9 +462,12 @@ def _earlier(record: dict[str, Any]) -> list[str]:
             parts.append(f"an answer that was not recorded, before a change of {changed}")
         else:
             seeds, cells = answer["seeds"], answer["cells"]
-            parts.append(
-                f"{answer['verdict']} on {answer['date']} ({seeds} seeds, {cells} cells), then {changed} changed"
-            )
+            verdict = answer["verdict"]
+            if "confirmed" in answer:
+                verdict += f" ({answer['confirmed']['verdict']} on fresh seeds)"
+            if "withdrawn" in answer:
+                verdict += ", withdrawn,"
+            parts.append(f"{verdict} on {answer['date']} ({seeds} seeds, {cells} cells), then {changed} changed")
     return [f"Asked {len(answers) + 1} times. Earlier: {'; '.join(parts)}.", ""]
 
 
