@@ -86,6 +86,8 @@ def record(folder: Path) -> dict[str, Any]:
     header, rows = ladders(comparison)
     expect = comparison.expect
     done = sum(cell.state == "done" for cell in comparison.cells)
+    kept = recomputed.kept(comparison, _commit(folder))
+    runs = kept.pop("runs")
     return {
         "sweep": folder.name,
         "date": datetime.date.fromtimestamp((folder / "comparison.json").stat().st_mtime).isoformat(),
@@ -95,11 +97,11 @@ def record(folder: Path) -> dict[str, Any]:
         "verdict": expect and expect.verdict,
         "seeds": len(comparison.seeds),
         "cells": [done, len(comparison.cells)],
-        "arms": [_arm(arm) for arm in comparison.arms],
+        "arms": [{**_arm(arm), **runs[arm.name]} for arm in comparison.arms],
         "clauses": [[clause.text, clause.verdict, clause.reason] for clause in expect.clauses] if expect else [],
         "stopped": comparison.evidence and comparison.evidence.words,
         "question": question(folder.name),
-        **recomputed.kept(comparison, _commit(folder)),
+        **kept,
         "registered": _is_registered(folder, comparison),
         "warnings": comparison.warnings,
         "baselines": {baseline.name: baseline.value for baseline in comparison.baselines},
@@ -310,7 +312,7 @@ def page(records: list[dict[str, Any]]) -> str:
         expected=FALSE_BY_LOOKS * decided,
         decided=decided,
         shared=SHARED_BASELINES,
-        values=f"{sum('runs' in answer for answer in answers)} of {len(answers)} answers",
+        values=f"{sum(recomputed.has_values(answer) for answer in answers)} of {len(answers)} answers",
     )
     return head + "\n".join(lines) + "\n"
 

@@ -71,7 +71,7 @@ def test_a_record_is_computed_again_from_itself_alone(
 ) -> None:
     record = recorded(tmp_path, monkeypatch, **question)
     assert record["registered"]
-    assert record["runs"]["pre"]["failed"] == {"3": "RuntimeError: out of memory"}
+    assert record["arms"][1]["failed"] == {"3": "RuntimeError: out of memory"}
     assert recomputed.check("norms", record, record["rule"]) == recomputed.Check("norms", record["rule"])
 
 
@@ -80,7 +80,7 @@ def test_what_is_not_as_recorded_is_an_error_under_its_own_rule_and_told_under_a
 ) -> None:
     record = recorded(tmp_path, monkeypatch)
     other = copy.deepcopy(record)
-    other["runs"]["pre"]["values"] = {"0": 0.80, "1": 0.81, "2": 0.80}
+    other["arms"][1]["values"] = {"0": 0.80, "1": 0.81, "2": 0.80}
     own = recomputed.check("norms", other, record["rule"])
     assert own.wrong[0] == "supported as recorded, contradicted as computed"
     assert any(text.startswith("mean of pre: 0.94") for text in own.wrong)
