@@ -268,11 +268,7 @@ def page(records: list[dict[str, Any]]) -> str:
         if one.get("stopped"):
             lines += [one["stopped"], ""]
         if fresh := one.get("confirmed"):
-            outcome = "Confirms" if fresh["verdict"] == one["verdict"] else "Does not confirm"
-            lines += [
-                f"{outcome}: {fresh['verdict']} on {fresh['seeds']} fresh seeds for every arm ({fresh['date']}).",
-                "",
-            ]
+            lines += [_outcome(one), ""]
             lines += [*(f"- `{text}`: {verdict}. {reason}" for text, verdict, reason in fresh["clauses"]), ""]
         lines += _since(one)
         clauses = one.get("clauses") or []
@@ -344,6 +340,13 @@ def _again(record: dict[str, Any]) -> str:
     if fresh["verdict"] == record["verdict"]:
         return f"yes, {fresh['seeds']} seeds"
     return f"**no**: {fresh['verdict']}, {fresh['seeds']} seeds"
+
+
+def _outcome(record: dict[str, Any]) -> str:
+    """Return whether the answer on fresh seeds confirms the first, as a sentence."""
+    fresh = record["confirmed"]
+    outcome = "Confirms" if fresh["verdict"] == record["verdict"] else "Does not confirm"
+    return f"{outcome}: {fresh['verdict']} on {fresh['seeds']} fresh seeds for every arm ({fresh['date']})."
 
 
 def _num_warnings(record: dict[str, Any]) -> str:
@@ -446,10 +449,11 @@ def _confirmed(records: list[dict[str, Any]]) -> list[str]:
     outcomes = Counter((one["verdict"], one["confirmed"]["verdict"]) for one in again)
     held = sum(count for (first, fresh), count in outcomes.items() if first == fresh)
     others = [f"{count} {first}, then {fresh}" for (first, fresh), count in outcomes.items() if first != fresh]
-    return [
-        f"{len(again)} were asked again on fresh seeds: {'; '.join([f'{held} have the same verdict', *others])}.",
-        "",
-    ]
+    lines = [f"{len(again)} were asked again on fresh seeds: {'; '.join([f'{held} have the same verdict', *others])}."]
+    failed = [one["sweep"] for one in again if one["confirmed"]["verdict"] != one["verdict"]]
+    if failed:
+        lines.append(f"Not confirmed: {', '.join(f'[`{name}`](#{name})' for name in failed)}.")
+    return [*lines, ""]
 
 
 def _earlier(record: dict[str, Any]) -> list[str]:
@@ -528,6 +532,7 @@ def main() -> None:
         if confirms:
             answered = records[folder.name.removesuffix(CONFIRMATION)]
             answered["confirmed"] = confirmation(folder, answered)
+            sys.stdout.write(f"{answered['sweep']}, {answered['verdict']}: {_outcome(answered)}\n")
         else:
             records[folder.name] = with_history(record(folder), records.get(folder.name))
     DATA.write_text(json.dumps(list(records.values()), indent=1) + "\n", encoding="utf-8")

@@ -107,6 +107,18 @@ def test_an_answer_that_is_replaced_takes_its_note_and_its_confirmation_along() 
     assert "withdrawn" not in verdicts.with_history(again, withdrawn)
 
 
+def test_the_page_names_what_fresh_seeds_did_not_confirm() -> None:
+    page = verdicts.PAGE.read_text(encoding="utf-8")
+    failed = []
+    for one in records():
+        if "confirmed" in one and one["confirmed"]["verdict"] != one["verdict"]:
+            failed.append(f"[`{one['sweep']}`](#{one['sweep']})")
+            section = page.partition(f"\n## {one['sweep']}\n")[2].partition("\n## ")[0]
+            assert f"Does not confirm: {one['confirmed']['verdict']} on" in section
+    assert f"Not confirmed: {', '.join(failed)}." in page
+    assert len(failed) >= 2
+
+
 def test_every_record_says_by_which_rule_it_was_judged() -> None:
     assert [one["sweep"] for one in records() if not one["rule"]] == []
 
