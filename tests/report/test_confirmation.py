@@ -63,6 +63,13 @@ def test_the_same_verdict_on_fresh_seeds_confirms(tmp_path: Path) -> None:
     assert "Confirms: norms is supported" in markdown(result)
 
 
+def test_a_sweep_is_not_compared_together_with_its_confirmation(tmp_path: Path) -> None:
+    confirmation(tmp_path, shifted(VALUES))
+    folders = [str(tmp_path / "sweeps" / name) for name in ("norms", "norms-confirm")]
+    with pytest.raises(UserError, match="norms-confirm asks norms again on fresh seeds"):
+        compare(folders, changes=False)
+
+
 def test_another_verdict_does_not(tmp_path: Path) -> None:
     swapped = {"post": VALUES["pre"], "pre": VALUES["post"]}
     result = confirmation(tmp_path, shifted(swapped))
