@@ -79,7 +79,7 @@ def check(name: str, answer: Mapping[str, Any], today: str | None) -> Check:
 
     today: the commit of the rule in this checkout
     """
-    if "runs" not in answer:
+    if not has_values(answer):
         return Check(name, answer.get("rule"), missing="the values of its seeds were not kept")
     if answer["plan"].get("over") in ("samples", "both") or answer["plan"].get("resplit"):
         return Check(name, answer["rule"], missing="its verdict is over test samples, which are not kept")
@@ -90,14 +90,21 @@ def check(name: str, answer: Mapping[str, Any], today: str | None) -> Check:
     return Check(name, answer["rule"], changed=tuple(verdicts))
 
 
+def has_values(answer: Mapping[str, Any]) -> bool:
+    """Return whether an answer keeps the values of its seeds."""
+    return _runs(answer) is not None
+
+
 def compute(answer: Mapping[str, Any]) -> Comparison:
     """Return the comparison of the values of a recorded answer."""
+    arms = _runs(answer)
+    assert arms is not None
     with tempfile.TemporaryDirectory() as folder:
-        plan = _plan(answer, Path(folder))
+        plan = _plan(answer, arms, Path(folder))
         plan.save()
         metric = answer["metric"]
         for cell in plan.cells:
-            runs = answer["runs"][cell.variant]
+            runs = arms[cell.variant]
             value = runs["values"].get(str(cell.seed))
             reason = runs.get("failed", {}).get(str(cell.seed))
             if value is not None:
@@ -107,8 +114,21 @@ def compute(answer: Mapping[str, Any]) -> Comparison:
         return compare(str(plan.folder), changes=False)
 
 
-def _plan(answer: Mapping[str, Any], folder: Path) -> SweepPlan:
-    runs = answer["runs"]
+def _runs(answer: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None:
+    """Return the values and the failures of each arm by seed; None where they were not kept.
+
+    A record has them in its arms; a confirmation, which shows no arms, has them alone.
+    """
+    if "runs" in answer:
+        runs: dict[str, dict[str, Any]] = answer["runs"]
+        return runs
+    arms = answer.get("arms", ())
+    if not arms or not all("values" in arm for arm in arms):
+        return None
+    return {arm["name"]: arm for arm in arms}
+
+
+def _plan(answer: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any]], folder: Path) -> SweepPlan:
     arms = [Arm(name, (), dict(arm.get("levels", {}))) for name, arm in runs.items()]
     variants = {name: Variant(name, name, {"arm": name}, {}) for name in runs}
     cells = []

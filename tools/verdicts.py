@@ -95,6 +95,8 @@ def record(folder: Path) -> dict[str, Any]:
     header, rows = ladders(comparison)
     expect = comparison.expect
     done = sum(cell.state == "done" for cell in comparison.cells)
+    kept = recomputed.kept(comparison, _commit(folder))
+    runs = kept.pop("runs")
     return {
         "sweep": folder.name,
         "date": datetime.date.fromtimestamp((folder / "comparison.json").stat().st_mtime).isoformat(),
@@ -104,11 +106,11 @@ def record(folder: Path) -> dict[str, Any]:
         "verdict": expect and expect.verdict,
         "seeds": len(comparison.seeds),
         "cells": [done, len(comparison.cells)],
-        "arms": [_arm(arm) for arm in comparison.arms],
+        "arms": [{**_arm(arm), **runs[arm.name]} for arm in comparison.arms],
         "clauses": [[clause.text, clause.verdict, clause.reason] for clause in expect.clauses] if expect else [],
         "stopped": comparison.evidence and comparison.evidence.words,
         "question": question(folder.name),
-        **recomputed.kept(comparison, _commit(folder)),
+        **kept,
         "registered": _is_registered(folder, comparison),
         "warnings": comparison.warnings,
         "baselines": {baseline.name: baseline.value for baseline in comparison.baselines},
@@ -275,11 +277,7 @@ def page(records: list[dict[str, Any]]) -> str:
         if one.get("stopped"):
             lines += [one["stopped"], ""]
         if fresh := one.get("confirmed"):
-            outcome = "Confirms" if fresh["verdict"] == one["verdict"] else "Does not confirm"
-            lines += [
-                f"{outcome}: {fresh['verdict']} on {fresh['seeds']} fresh seeds for every arm ({fresh['date']}).",
-                "",
-            ]
+            lines += [_outcome(one), ""]
             lines += [*(f"- `{text}`: {verdict}. {reason}" for text, verdict, reason in fresh["clauses"]), ""]
         lines += _since(one)
         clauses = one.get("clauses") or []
@@ -320,7 +318,7 @@ def page(records: list[dict[str, Any]]) -> str:
         expected=FALSE_BY_LOOKS * decided,
         decided=decided,
         shared=SHARED_BASELINES,
-        values=f"{sum('runs' in answer for answer in answers)} of {len(answers)} answers",
+        values=f"{sum(recomputed.has_values(answer) for answer in answers)} of {len(answers)} answers",
     )
     return head + "\n".join(lines) + "\n"
 
@@ -352,6 +350,13 @@ def _again(record: dict[str, Any]) -> str:
     if fresh["verdict"] == record["verdict"]:
         return f"yes, {fresh['seeds']} seeds"
     return f"**no**: {fresh['verdict']}, {fresh['seeds']} seeds"
+
+
+def _outcome(record: dict[str, Any]) -> str:
+    """Return whether the answer on fresh seeds confirms the first, as a sentence."""
+    fresh = record["confirmed"]
+    outcome = "Confirms" if fresh["verdict"] == record["verdict"] else "Does not confirm"
+    return f"{outcome}: {fresh['verdict']} on {fresh['seeds']} fresh seeds for every arm ({fresh['date']})."
 
 
 def _num_warnings(record: dict[str, Any]) -> str:
@@ -517,10 +522,11 @@ def _confirmed(records: list[dict[str, Any]]) -> list[str]:
     outcomes = Counter((one["verdict"], one["confirmed"]["verdict"]) for one in again)
     held = sum(count for (first, fresh), count in outcomes.items() if first == fresh)
     others = [f"{count} {first}, then {fresh}" for (first, fresh), count in outcomes.items() if first != fresh]
-    return [
-        f"{len(again)} were asked again on fresh seeds: {'; '.join([f'{held} have the same verdict', *others])}.",
-        "",
-    ]
+    lines = [f"{len(again)} were asked again on fresh seeds: {'; '.join([f'{held} have the same verdict', *others])}."]
+    failed = [one["sweep"] for one in again if one["confirmed"]["verdict"] != one["verdict"]]
+    if failed:
+        lines.append(f"Not confirmed: {', '.join(f'[`{name}`](#{name})' for name in failed)}.")
+    return [*lines, ""]
 
 
 def _earlier(record: dict[str, Any]) -> list[str]:
@@ -535,9 +541,12 @@ def _earlier(record: dict[str, Any]) -> list[str]:
             parts.append(f"an answer that was not recorded, before a change of {changed}")
         else:
             seeds, cells = answer["seeds"], answer["cells"]
-            parts.append(
-                f"{answer['verdict']} on {answer['date']} ({seeds} seeds, {cells} cells), then {changed} changed"
-            )
+            verdict = answer["verdict"]
+            if "confirmed" in answer:
+                verdict += f" ({answer['confirmed']['verdict']} on fresh seeds)"
+            if "withdrawn" in answer:
+                verdict += ", withdrawn,"
+            parts.append(f"{verdict} on {answer['date']} ({seeds} seeds, {cells} cells), then {changed} changed")
     return [f"Asked {len(answers) + 1} times. Earlier: {'; '.join(parts)}.", ""]
 
 
@@ -596,6 +605,7 @@ def main() -> None:
         if confirms:
             answered = records[folder.name.removesuffix(CONFIRMATION)]
             answered["confirmed"] = confirmation(folder, answered)
+            sys.stdout.write(f"{answered['sweep']}, {answered['verdict']}: {_outcome(answered)}\n")
         else:
             records[folder.name] = with_history(record(folder), records.get(folder.name))
     DATA.write_text(json.dumps(list(records.values()), indent=1) + "\n", encoding="utf-8")

@@ -71,7 +71,7 @@ def test_a_record_is_computed_again_from_itself_alone(
 ) -> None:
     record = recorded(tmp_path, monkeypatch, **question)
     assert record["registered"]
-    assert record["runs"]["pre"]["failed"] == {"3": "RuntimeError: out of memory"}
+    assert record["arms"][1]["failed"] == {"3": "RuntimeError: out of memory"}
     assert recomputed.check("norms", record, record["rule"]) == recomputed.Check("norms", record["rule"])
 
 
@@ -80,7 +80,7 @@ def test_what_is_not_as_recorded_is_an_error_under_its_own_rule_and_told_under_a
 ) -> None:
     record = recorded(tmp_path, monkeypatch)
     other = copy.deepcopy(record)
-    other["runs"]["pre"]["values"] = {"0": 0.80, "1": 0.81, "2": 0.80}
+    other["arms"][1]["values"] = {"0": 0.80, "1": 0.81, "2": 0.80}
     own = recomputed.check("norms", other, record["rule"])
     assert own.wrong[0] == "supported as recorded, contradicted as computed"
     assert any(text.startswith("mean of pre: 0.94") for text in own.wrong)
@@ -105,6 +105,18 @@ def test_an_answer_that_is_replaced_takes_its_note_and_its_confirmation_along() 
         "1234567890",
     )
     assert "withdrawn" not in verdicts.with_history(again, withdrawn)
+
+
+def test_the_page_names_what_fresh_seeds_did_not_confirm() -> None:
+    page = verdicts.PAGE.read_text(encoding="utf-8")
+    failed = []
+    for one in records():
+        if "confirmed" in one and one["confirmed"]["verdict"] != one["verdict"]:
+            failed.append(f"[`{one['sweep']}`](#{one['sweep']})")
+            section = page.partition(f"\n## {one['sweep']}\n")[2].partition("\n## ")[0]
+            assert f"Does not confirm: {one['confirmed']['verdict']} on" in section
+    assert f"Not confirmed: {', '.join(failed)}." in page
+    assert len(failed) >= 2
 
 
 def test_every_record_says_by_which_rule_it_was_judged() -> None:

@@ -63,6 +63,13 @@ def test_the_same_verdict_on_fresh_seeds_confirms(tmp_path: Path) -> None:
     assert "Confirms: norms is supported" in markdown(result)
 
 
+def test_a_sweep_is_not_compared_together_with_its_confirmation(tmp_path: Path) -> None:
+    confirmation(tmp_path, shifted(VALUES))
+    folders = [str(tmp_path / "sweeps" / name) for name in ("norms", "norms-confirm")]
+    with pytest.raises(UserError, match="norms-confirm asks norms again on fresh seeds"):
+        compare(folders, changes=False)
+
+
 def test_another_verdict_does_not(tmp_path: Path) -> None:
     swapped = {"post": VALUES["pre"], "pre": VALUES["post"]}
     result = confirmation(tmp_path, shifted(swapped))
@@ -127,6 +134,23 @@ def test_what_cannot_be_confirmed_is_refused(tmp_path: Path) -> None:
         first_answer(answered(tmp_path, expect=None), "norms")
     with pytest.raises(UserError, match="is undecided; more seeds can decide it"):
         first_answer(answered(tmp_path, expect="pre ~ post", margin=0.035), "norms")
+
+
+def test_the_command_plans_the_same_runs_on_fresh_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "norms.yaml"
+    file.write_text(FILE)
+    path = answered(tmp_path / "o")
+    question = make_plan(file, outputs=str(tmp_path / "o")).question
+    write_json(path, {**read_json(path), "question": question})
+    typed = ["sweep", str(file), "--confirm", "--dry-run", f"outputs={tmp_path / 'o'}"]
+    assert main(typed) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("norms-confirm: Pre-norm is better")
+    assert "s1000" in text
+    assert "note: asks norms again on fresh seeds, which is supported" in text
+    file.write_text(FILE + "margin: 0.1\n")
+    assert main(typed) == 2
+    assert "`margin` was changed since norms was answered" in capsys.readouterr().err
 
 
 def test_the_command_refuses_before_it_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

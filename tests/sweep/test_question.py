@@ -276,6 +276,18 @@ def test_the_file_s_name_names_a_folder():
     assert any("it names the sweep's folder" in p for p in problems(f"claim: x\n{ARMS}", name="../x"))
 
 
+def test_seeds_of_the_command_line_begin_where_those_of_the_file_do(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(f"claim: x\n{ARMS}\nseeds: {{from: 1000, count: 2}}\n")
+    assert read(file).seeds == (1000, 1001)
+    assert read(file, seeds=3).seeds == (1000, 1001, 1002)
+    looks = read(file, seeds=4, until_decided=True)
+    assert (looks.seeds, looks.until) == ((1000, 1001, 1002, 1003), {"first": 3, "most": 4})
+    file.write_text(f"claim: x\n{ARMS}\nseeds: {{from: 7, first: 2, most: 3, until: decided}}\n")
+    assert read(file).seeds == (7, 8, 9)
+    assert read(file, seeds=4).seeds == (7, 8, 9, 10)
+
+
 @pytest.mark.parametrize("first", ["'3'", "null", "[2]"])
 def test_seeds_of_the_command_line_hide_no_mistake_of_the_file(first: str, tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"

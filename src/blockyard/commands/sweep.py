@@ -65,7 +65,7 @@ class SweepOptions:
             whether it confirms the first
         executor: local (default), ray or slurm
         workers: cells that run in parallel
-        seeds: seeds 0 to N - 1 in place of the file's; finished cells are kept, so that more seeds add cells
+        seeds: N seeds from the file's first one on, usually 0; finished cells are kept, so that more seeds add cells
         arms: run the cells of these arms only, with `ladder` at all rungs; cells of the others stay as they are
         executor_options: options of the executor
     """
@@ -229,7 +229,10 @@ def sweep(
         data=data,
     )
     if first:
-        plan = replace(plan, facts={**plan.facts, "confirms": confirmed_facts(plan, first)})
+        confirms = confirmed_facts(plan, first)
+        note = f"asks {confirms['sweep']} again on fresh seeds, which is {confirms['verdict']}"
+        notes = [note, *plan.facts.get("notes", ())]
+        plan = replace(plan, facts={**plan.facts, "confirms": confirms, "notes": notes})
     if options.to_wandb and plan.question.get("until"):
         raise UserError("--to-wandb: W&B's agents run a fixed grid; write `seeds: 5` in place of `until: decided`")
     if options.to_wandb:

@@ -236,11 +236,7 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
     sentences.append(savings_answer(saved, data))
     repeated = repeats(data.arms, metric)
     sentences += [quiet_sentence(row, metric) for row in repeated]
-    seeds = sorted({run.seed for run in runs})
-    unfinished = any(run.state not in ("done", "failed", "refused") for run in data.records)
-    sentences.append(confirmation_sentence(data.facts.get("confirms"), expect, seeds, unfinished=unfinished))
-    started = [run for run in data.records if run.state not in ("missing", "refused")]
-    sentences.append(registration_sentence(data.facts, [run.facts.get("time") for run in started]))
+    sentences += _registration(data, expect)
     simple = simple_baselines(data.arms, metric)
     names = metric_names(data.records)
     ranges: dict[str, list[float]] = {}
@@ -248,6 +244,7 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
         limits = metric_range(name, [run.metrics[name] for run in data.records if name in run.metrics])
         if limits is not None:
             ranges[name] = list(limits)
+    runs = [run for arm in data.arms for run in arm.runs]
     return Comparison(
         title=data.title,
         claim=question.get("claim"),
@@ -267,7 +264,7 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
         baselines=simple,
         better_baseline=better_baseline(rows, simple, metric, direction),
         external=_external(data, terms, values),
-        seeds=seeds,
+        seeds=sorted({run.seed for run in runs}),
         arms=rows,
         savings=saved,
         effects=factors,
@@ -284,6 +281,17 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
         cost_axis=terms.cost_axis,
         provenance=provenance(data),
     )
+
+
+def _registration(data: ComparisonInput, expect: ExpectRow | None) -> list[str]:
+    """Return sentences on what the answer confirms, and on whether the question stood before its runs."""
+    seeds = sorted({run.seed for arm in data.arms for run in arm.runs})
+    unfinished = any(run.state not in ("done", "failed", "refused") for run in data.records)
+    started = [run for run in data.records if run.state not in ("missing", "refused")]
+    return [
+        confirmation_sentence(data.facts.get("confirms"), expect, seeds, unfinished=unfinished),
+        registration_sentence(data.facts, [run.facts.get("time") for run in started]),
+    ]
 
 
 def _ladder(

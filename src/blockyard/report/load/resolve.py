@@ -189,7 +189,18 @@ def load_selection(
 def _merge(
     plans: list[SweepPlan], resolved: Resolved, by: str | None, task: int, metric: str | None
 ) -> ComparisonInput:
-    """Return the runs of several sweeps, of no sweep, or of one sweep regrouped by a key."""
+    """Return the runs of several sweeps, of no sweep, or of one sweep regrouped by a key.
+
+    Raises UserError for a sweep together with its confirmation.
+    """
+    names = [plan.name for plan in plans]
+    for plan in plans:
+        confirms = plan.facts.get("confirms")
+        if confirms is not None and confirms["sweep"] in names:
+            raise UserError(
+                f"{plan.name} asks {confirms['sweep']} again on fresh seeds, so their runs do not count together; "
+                "compare each by itself"
+            )
     paths: dict[Path, None] = dict.fromkeys(resolved.runs)
     sweeps = [from_plan(plan, metric) for plan in plans]
     not_started = 0
@@ -206,7 +217,7 @@ def _merge(
     notes: list[str] = []
     if not by:
         selected, notes = keep_best_trials(selected, resolved.listed)
-    names = [plan.name for plan in plans] or [path.name for path in resolved.runs[:1]]
+    names = names or [path.name for path in resolved.runs[:1]]
     title = " and ".join(names) if plans else _folder_name(paths)
     of_sweeps = {sweep.metric for sweep in sweeps}
     if metric is None and len(of_sweeps) == 1:

@@ -15,7 +15,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Literal, Required, get_args
+from typing import Annotated, Any, Literal, Required, final, get_args
 
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 from pydantic import (
@@ -260,6 +260,7 @@ FirstSeed = Annotated[
 ]
 
 
+@final
 class Counted(TypedDict, total=False):
     """A number of seeds in a row."""
 
@@ -268,6 +269,7 @@ class Counted(TypedDict, total=False):
     count: Required[Annotated[int, Ge(1), Le(MAX_SEEDS), Field(description=f"a number of seeds, 1 to {MAX_SEEDS:,}")]]
 
 
+@final
 class Until(TypedDict, total=False):
     """Seeds that are added one after another until every comparison is decided."""
 

@@ -255,10 +255,13 @@ def _seeds_of_command(value: Any, seeds: int | None, until_decided: bool) -> dic
 
     value: of `seeds` in the file
     """
-    in_file = isinstance(value, dict)
+    start = {"from": value["from"]} if isinstance(value, dict) and "from" in value else {}
+    in_file = isinstance(value, dict) and "count" not in value
     if not until_decided and (seeds is None or not in_file):
-        return {} if seeds is None else {"seeds": seeds}
-    until = dict(value) if in_file else {"first": FIRST}
+        if seeds is None:
+            return {}
+        return {"seeds": {**start, "count": seeds} if start else seeds}
+    until = dict(value) if in_file else {**start, "first": FIRST}
     if seeds is not None:
         first = until.get("first", FIRST)
         until["most"] = seeds
