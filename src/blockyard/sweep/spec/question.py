@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, cast
+from typing import Any, NotRequired, TypedDict
 
 from blockyard.atomic_files.strict_yaml import StrictYamlError
 from blockyard.config.override_grammar import to_override
@@ -284,8 +284,7 @@ def _seeds_and_until(seeds: int | list[int] | Counted | Until) -> tuple[tuple[in
     if isinstance(seeds, dict):
         start = seeds["start"]
         if "count" in seeds:
-            counted = cast(Counted, seeds)
-            return tuple(range(start, start + counted["count"])), None
+            return tuple(range(start, start + seeds["count"])), None
         until: UntilRecord = {"first": seeds["first"], "most": seeds["most"], "by": seeds["by"]}
         return tuple(range(start, start + until["most"])), until
     if isinstance(seeds, list):
