@@ -44,7 +44,7 @@ from blockyard.report.stats.decisions import (  # noqa: E402
     pair_gaps,
     told_apart,
 )
-from blockyard.sweep.plan.history import BEFORE_FIRST_RUN, registration_sentence  # noqa: E402
+from blockyard.sweep.plan.history import BEFORE_FIRST_RUN, key_list, registration_sentence  # noqa: E402
 from blockyard.sweep.spec.question import CONFIRMATION  # noqa: E402
 from tools import recomputed  # noqa: E402
 
@@ -356,7 +356,8 @@ def _outcome(record: dict[str, Any]) -> str:
     """Return whether the answer on fresh seeds confirms the first, as a sentence."""
     fresh = record["confirmed"]
     outcome = "Confirms" if fresh["verdict"] == record["verdict"] else "Does not confirm"
-    return f"{outcome}: {fresh['verdict']} on {fresh['seeds']} fresh seeds for every arm ({fresh['date']})."
+    sentence = f"{outcome}: {fresh['verdict']} on {fresh['seeds']} fresh seeds for every arm ({fresh['date']})."
+    return f"{sentence} {BEFORE_FIRST_RUN}" if fresh.get("registered") else sentence
 
 
 def _num_warnings(record: dict[str, Any]) -> str:
@@ -553,10 +554,10 @@ def _earlier(record: dict[str, Any]) -> list[str]:
 def _since(record: dict[str, Any]) -> list[str]:
     """Return which keys of the sweep's file were changed after these runs, in a sentence."""
     before, now = record["question"], question(record["sweep"])
-    changed = [f"`{key}`" for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
+    changed = [key for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
     if not changed:
         return []
-    return [f"The file has another {' and another '.join(changed)} by now; this answer is not of it.", ""]
+    return [f"In the file {key_list(changed)} changed since; this answer is not of it.", ""]
 
 
 def _claim(record: dict[str, Any]) -> str:
