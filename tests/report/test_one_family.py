@@ -11,6 +11,7 @@ import pytest
 from blockyard.report.arms.answer import tuned_sentence
 from blockyard.report.comparison import compare
 from blockyard.report.render.markdown import markdown
+from blockyard.sweep.stopping.decisions import comparisons, judge
 from tests.report.report_runs import norms_sweep
 
 BY_CLAUSE = [
@@ -100,3 +101,17 @@ def test_the_answer_says_what_was_tuned_on_the_tested_seeds() -> None:
     assert unequal.startswith("Tuned on 1 of the 5 seeds it is tested on, with 12 settings for a and 1 for b")
     assert tuned({"search": {"trials": 8, "seeds": 2}}, a=8, b=8).startswith("Tuned on 2 of the 5 seeds")
     assert tuned({"search": {"trials": 8}}, a=8, b=8).startswith("Tuned on 1 of the 5 seeds")
+
+
+def test_looks_at_clauses_about_the_margin_take_nothing_of_the_error_of_the_others() -> None:
+    values = {
+        "b": {seed: 0.9 + 0.001 * (seed % 3) for seed in range(12)},
+        "a": {seed: 0.905 + 0.004 * ((seed * 5) % 7) for seed in range(12)},
+        "c": {seed: 0.9 + 0.01 * (seed % 2) for seed in range(12)},
+    }
+    alone, *_ = judge(comparisons("a > b", list(values), None), values, range(12), "max", 0.001)
+    joined, *_ = judge(comparisons("a > b and b ~ c and c >= b", list(values), None), values, range(12), "max", 0.001)
+    assert alone.at is not None
+    assert (joined.at, joined.holm_p, joined.threshold) == (alone.at, alone.holm_p, alone.threshold)
+    third, *_ = judge(comparisons("a > b and c > b and b > c", list(values), None), values, range(12), "max", 0.001)
+    assert third.threshold > alone.threshold
