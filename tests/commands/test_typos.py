@@ -101,7 +101,9 @@ def test_a_mechanism_that_is_not_here_leads_to_related_ones_under_that_name(type
 @pytest.mark.parametrize("typed", ["token_mixer=nope", "logger=csv", "debug=default", "norm=rotary"])
 def test_a_name_of_another_kind_is_not_offered(typed: str) -> None:
     family, _, name = typed.partition("=")
-    assert unknown_choice(family, name, list(catalog.choices(family))).text == f"unknown {family} '{name}'"
+    text = unknown_choice(family, name, list(catalog.choices(family))).text
+    assert text.startswith(f"unknown {family} '{name}'")
+    assert "did you mean" not in text
 
 
 def test_an_absent_mechanism_is_absent() -> None:

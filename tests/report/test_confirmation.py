@@ -98,11 +98,11 @@ def test_only_a_question_that_stood_before_every_run_is_registered_before_its_fi
         ("[7, 9]", None, [1000, 1001], None),
         ("3", 2, [1000, 1001], None),
         ("{from: 1998, count: 4}", None, [3000, 3001, 3002, 3003], None),
-        ("{first: 2, most: 3, until: decided}", None, [1000, 1001, 1002], {"first": 2, "most": 3}),
+        ("{first: 2, most: 3, until: decided}", None, [1000, 1001, 1002], {"first": 2, "most": 3, "by": "boundary"}),
     ],
 )
 def test_a_confirmation_has_as_many_seeds_of_the_next_thousand_in_a_folder_of_its_own(
-    tmp_path: Path, seeds: str, typed: int | None, expected: list[int], until: dict[str, int] | None
+    tmp_path: Path, seeds: str, typed: int | None, expected: list[int], until: dict[str, int | str] | None
 ) -> None:
     file = tmp_path / "norms.yaml"
     file.write_text(FILE.replace("seeds: 3", f"seeds: {seeds}"))

@@ -2,12 +2,10 @@
 
 function drawLadder(body) {
   if (data.ladder) drawLaws(body);
-  const decisions = data.decisions || [];
-  if (!decisions.length) return;
+  if (!data.decisions?.length) return;
   const share = (count, all) => (all ? `${count} of ${all} (${fixed(100 * count / all, 0)} %)` : "");
-  body.append(
-    grid("Pairs of arms that a rung orders as the largest one does", ["metric", "rung", "largest", "pairs with the same sign", "of those that the seeds tell apart at the largest"],
-      decisions.map((row) => [row.metric, row.rung, row.largest, share(row.kept, row.pairs), share(row.decided_kept, row.decided)]), [3, 4]));
+  body.append(grid("Pairs of arms that a rung orders as the largest one does", ["metric", "rung", "largest", "same sign", "of those told apart there"],
+    data.decisions.map((row) => [row.metric, row.rung, row.largest, share(row.kept, row.pairs), share(row.decided_kept, row.decided)]), [3, 4]));
 }
 
 /** Draw the losses of all rungs, the laws, and what each arm is worth in compute. */

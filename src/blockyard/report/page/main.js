@@ -5,7 +5,7 @@ const SECTIONS = [
   { id: "table", name: "Arms", heading: "Arms", draw: drawTable, here: () => data.arms.length },
   { id: "evidence", name: "Evidence", heading: "Evidence over seeds", draw: drawEvidence, chart: true, here: () => data.evidence },
   { id: "curves", name: "Curves", heading: "Learning curves", draw: drawCurves, chart: true, here: () => data.curves.length && state.metric },
-  { id: "ladder", name: "Ladder", heading: "Ladder of sizes", draw: drawLadder, here: () => data.ladder || (data.decisions || []).length },
+  { id: "ladder", name: "Ladder", heading: "Ladder of sizes", draw: drawLadder, here: () => data.ladder || data.decisions?.length },
   { id: "cost", name: "Cost", heading: "Quality against cost", draw: drawScatter, chart: true, here: () => state.cost },
   { id: "pairs", name: "Seeds", heading: "Results by seed", draw: drawPairs, chart: true, here: () => data.arms.some((arm) => known(arm.mean)) },
   { id: "effects", name: "Factors", heading: "Factors and interactions", draw: drawEffects, chart: true, here: () => data.effects },
