@@ -11,7 +11,7 @@ BAD = [
     ("check --config-dir", ["--config-dir: a value is missing"]),
     ("check --config-dir /does/not/exist", ["/does/not/exist is not a folder"]),
     ("train --cfg", ["--cfg: a value is missing"]),
-    ("list positions", ["positions: unknown family; did you mean position?"]),
+    ("list positon", ["positon: unknown family; did you mean position?"]),
     ("explain", ["family=choice"]),
     ("explain position", ["position=", "choices:", "alibi", "`blockyard list position`"]),
     ("explain position=rop", ["did you mean rope?"]),

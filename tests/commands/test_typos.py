@@ -39,7 +39,7 @@ TYPOS = [
     ("check preset=kimi_linear", "(related, not the same: token_mixer=delta_rule, layers=hybrid)"),
     ("check data=mqar", "did you mean associative_recall?"),
     ("check token_mixer=flash_attention", "is token_mixer=attention trainer.attention=auto"),
-    ("check wandb=true", "try logger=wandb"),
+    ("check wandb=true", "logger=wandb"),
     ("check ema=true", "try callbacks=ema"),
     ("check attn=flash", "try trainer.attention"),
     ("train --resume last", "resume=last"),

@@ -33,7 +33,7 @@ HEAVY = ("torch", "pytorch_lightning", "torchmetrics", "timm")
 MARK = "a heavy library was imported"
 ANSWERED = ("explain token_mixer=attention norm=rms experiment=vit_digits", "explain qk_norm", "schema to=schemas")
 REFUSED = (
-    ("train block=nope modle.dim=3 model.depth=deep", ("unknown block 'nope'", "did you mean model?", "'deep'")),
+    ("train block=nope model.dmi=3 model.depth=deep", ("unknown block 'nope'", "no option 'dmi'", "'deep'")),
     ("check position=rope token_mixer=fourier model.dim=65", ("acts on queries_and_keys", "does not divide")),
     ("explain nope=3", ("unknown family",)),
 )

@@ -20,7 +20,7 @@ from blockyard.config.choices import catalog
 from blockyard.config.compose import compose
 from blockyard.config.presets import choices as choices_of_file
 from blockyard.config.rules import RULES, Facts
-from blockyard.config.untrusted.placeholders import NeedsTorchError
+from blockyard.config.untrusted.placeholders import NeedsTorchError, require_torch
 
 COMPANIONS = 6  # at most so many other families are changed
 TRIED = 12  # sets of companions that are checked as whole configs
@@ -29,6 +29,8 @@ BUILT_IN = (
     *("digits", "code", "translation", "digits_views", "co2", "atlas", "canvas_captions", "canvas_questions"),
     *("dial_tones", "key_tones", "digit_series", "parity", "breast_cancer", "molecules"),
 )
+# Families whose choices depend on this machine, or on a built model; for the others declarations tell.
+BUILT = ("trainer", "callbacks")
 # Token ids from files, with the largest usual vocabulary of such files: GPT-2's.
 TOKENS = ("data=tokens", "data.vocabulary=50257")
 
@@ -46,6 +48,9 @@ def runnable(choice: catalog.Choice, folders: Sequence[Path] = (), allow: Sequen
 
     folders: the user's own config folders; allow: packages that the command line allows
     """
+    builds = choice.family in BUILT
+    if builds:
+        require_torch()
     dirs = [str(folder) for folder in folders]
     more = [f"allow=[{','.join(allow)}]"] if allow else []
     lacking: Runnable | None = None
@@ -54,11 +59,11 @@ def runnable(choice: catalog.Choice, folders: Sequence[Path] = (), allow: Sequen
         for overrides in candidates:
             composed = compose([*overrides, *more], dirs)
             try:
-                issues = check(composed, builds=False)
+                issues = check(composed, builds=builds)
                 if not issues:
                     return Runnable(overrides)
                 if lacking is None:
-                    elsewhere = check(composed, on_this_machine=False, builds=False)
+                    elsewhere = check(composed, on_this_machine=False, builds=builds)
                     # Another machine may have the user's files.
                     if all(issue.key == "data" or issue.key.endswith(".path") for issue in elsewhere):
                         lacking = Runnable(overrides, issues[0].text)
@@ -71,7 +76,7 @@ def runnable(choice: catalog.Choice, folders: Sequence[Path] = (), allow: Sequen
     if unread is not None:
         raise unread
     plain = (f"{choice.family}={choice.name}",)
-    return Runnable(plain, str(check(compose([*plain, *more], dirs), builds=False)[0]))
+    return Runnable(plain, str(check(compose([*plain, *more], dirs), builds=builds)[0]))
 
 
 def _stages(choice: catalog.Choice, dirs: list[str], more: list[str]) -> Iterator[Iterator[tuple[str, ...]]]:
