@@ -95,9 +95,9 @@ def test_both_arms_count_until_they_first_have_the_value(tmp_path: Path) -> None
     plan = norms_sweep(tmp_path, values={arm: MEASURED[arm] for arm in values})
     for cell in plan.cells:
         rising = values.get(plan.variants[cell.variant].arm, [])
-        rows = [f"{10 * number},{value}" for number, value in enumerate(rising, start=1)]
+        lines = [f"{10 * number},{value}" for number, value in enumerate(rising, start=1)]
         plan.path(cell).mkdir(parents=True, exist_ok=True)
-        (plan.path(cell) / "metrics.csv").write_text("\n".join(["step,val/accuracy", *rows]) + "\n")
+        (plan.path(cell) / "metrics.csv").write_text("\n".join(["step,val/accuracy", *lines]) + "\n")
     (row,) = compare(plan, changes=False).savings
     assert (row.seconds, row.flops) == (None, None)
     assert row.steps is not None
@@ -112,10 +112,10 @@ def test_noise_saves_nothing() -> None:
     shares, of_the_whole = [], []
     for _ in range(2_000):
         base, other = (expected + generator.normal(0, 0.02, 30) for _ in range(2))
-        own = first_reach(list(zip(steps, base, strict=True)), base[-1])
+        needed = first_reach(list(zip(steps, base, strict=True)), base[-1])
         reached = first_reach(list(zip(steps, other, strict=True)), base[-1])
-        if own and reached:
-            shares.append(reached / own)
+        if needed and reached:
+            shares.append(reached / needed)
             of_the_whole.append(reached / 30)
     assert stats.gmean(shares) == pytest.approx(1, abs=0.03)
     assert stats.gmean(of_the_whole) < 0.8

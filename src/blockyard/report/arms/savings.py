@@ -37,8 +37,10 @@ def savings(data: ComparisonInput, terms: ComparisonTerms, curves: Sequence[Curv
     by_run = {curve.run: curve for curve in curves}
     by_arm: dict[str, dict[int, CurveRow]] = {}
     for arm in data.arms:
-        by_arm[arm.name] = {run.seed: by_run[run.run] for run in arm.done if run.run in by_run}
-    rows = []
+        # An arm with several runs on each seed has no curve of a seed.
+        runs = arm.done if arm.averages is None else []
+        by_arm[arm.name] = {run.seed: by_run[run.run] for run in runs if run.run in by_run}
+    saving_rows = []
     # An interval of so many independent seeds, fixed before.
     fixed = data.standing is None and terms.split_ratio is None
     for arm in data.arms:
@@ -47,8 +49,8 @@ def savings(data: ComparisonInput, terms: ComparisonTerms, curves: Sequence[Curv
             continue
         row = _row(arm.name, rival, by_arm, name, sign, intervals=fixed)
         if row is not None:
-            rows.append(row)
-    return rows
+            saving_rows.append(row)
+    return saving_rows
 
 
 def _row(
@@ -58,13 +60,13 @@ def _row(
     quotients: dict[str, dict[str, float | None]] = {unit: {} for unit in UNITS}
     for seed in sorted(by_arm[arm].keys() & by_arm[rival].keys()):
         for unit, field in UNITS.items():
-            own = _points(by_arm[arm][seed], field, metric, sign)
-            base = _points(by_arm[rival][seed], field, metric, sign)
-            if min(len(own), len(base)) < EVALUATIONS:
+            points = _points(by_arm[arm][seed], field, metric, sign)
+            base_points = _points(by_arm[rival][seed], field, metric, sign)
+            if min(len(points), len(base_points)) < EVALUATIONS:
                 continue
-            target = base[-1][1]
-            base_length = first_reach(base, target)
-            length = first_reach(own, target)
+            target = base_points[-1][1]
+            base_length = first_reach(base_points, target)
+            length = first_reach(points, target)
             if base_length:
                 quotients[unit][str(seed)] = None if length is None else length / base_length
     saved = {unit: _saved(values, intervals=intervals) for unit, values in quotients.items()}
@@ -87,7 +89,7 @@ def first_reach(points: Sequence[tuple[float, float]], target: float) -> float |
     before: tuple[float, float] | None = None
     for length, value in points:
         if value >= target:
-            if before is None or value == before[1]:
+            if before is None:
                 return length
             share = (target - before[1]) / (value - before[1])
             return before[0] + share * (length - before[0])
