@@ -39,7 +39,7 @@ def measure(overrides: tuple[str, ...], rounds: int, counts: tuple[int, int]) ->
     train = plan.data.load(plan.tokenizer).train
     batch = plan.objective.prepare(train.batch(torch.arange(plan.data.batch_size), None))
     model = plan.model(0).train()
-    sample = cost_card.two_samples(train, 1)
+    sample = cost_card.two_samples(train, plan.data)
     flops = cost_card.flops_per_sample(model, plan.objective, sample)["training"] * plan.data.batch_size
     optimizer = plan.optimizer.build(model)
     fastest = [float("inf")] * len(counts)

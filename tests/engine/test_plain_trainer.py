@@ -219,7 +219,7 @@ REFUSED = {
 SERVED = (
     *("accelerator", "devices", "num_nodes", "precision", "max_steps", "max_epochs", "eval_every", "log_every"),
     *("gradient_clip", "group", "sampling", "accumulate", "checkpoint_blocks", "compile", "num_workers", "timeout"),
-    *("limit_train", "limit_val", "limit_test", "overfit", "deterministic", "extra"),
+    *("limit_train", "limit_val", "limit_test", "overfit", "deterministic", "extra", "order_seed"),
 )
 WITH_FIRST = ("batch_warmup", "context_warmup")  # of first_batch and first_context
 
@@ -234,6 +234,15 @@ def test_an_option_that_is_not_served_is_refused(name: str) -> None:
     text = [*TEXT, "tokenizer=char"] if name in ("extrapolate", "first_context", "write") else [*TINY]
     components = Components(compose([*text, *f"trainer.{name}={REFUSED[name]}".split()]).config)
     assert [sentence for sentence in unserved(components) if f"trainer.{name}" in sentence]
+
+
+def test_the_order_of_a_trainer_has_a_seed_of_its_own() -> None:
+    orders = []
+    for overrides in (("seed=0",), ("seed=0", "trainer.order_seed=5"), ("seed=5",)):
+        _, data = blockyard.lightning(*TINY, *overrides)
+        orders.append(next(iter(data.train_dataloader())).sample.tolist())
+    assert orders[1] == orders[2]
+    assert orders[0] != orders[1]
 
 
 def test_workers_of_loaders_are_waited_for_as_long_as_the_config_says() -> None:

@@ -11,7 +11,8 @@ import pytest
 from blockyard.report.arms.answer import tuned_sentence
 from blockyard.report.comparison import compare
 from blockyard.report.render.markdown import markdown
-from blockyard.sweep.stopping.decisions import comparisons, judge
+from blockyard.sweep.stopping.decisions import Judgement, comparisons, judge
+from blockyard.sweep.stopping.rule import Rule
 from tests.report.report_runs import norms_sweep
 
 BY_CLAUSE = [
@@ -109,9 +110,12 @@ def test_looks_at_clauses_about_the_margin_take_nothing_of_the_error_of_the_othe
         "a": {seed: 0.905 + 0.004 * ((seed * 5) % 7) for seed in range(12)},
         "c": {seed: 0.9 + 0.01 * (seed % 2) for seed in range(12)},
     }
-    alone, *_ = judge(comparisons("a > b", list(values), None), values, range(12), "max", 0.001)
-    joined, *_ = judge(comparisons("a > b and b ~ c and c >= b", list(values), None), values, range(12), "max", 0.001)
+
+    def first(expect: str) -> Judgement:
+        clauses = comparisons(expect, list(values), None)
+        return judge(clauses, values, range(12), "max", 0.001, rule=Rule("e-values", 2, 12))[0]
+
+    alone, joined = first("a > b"), first("a > b and b ~ c and c >= b")
     assert alone.at is not None
     assert (joined.at, joined.holm_p, joined.threshold) == (alone.at, alone.holm_p, alone.threshold)
-    third, *_ = judge(comparisons("a > b and c > b and b > c", list(values), None), values, range(12), "max", 0.001)
-    assert third.threshold > alone.threshold
+    assert first("a > b and c > b and b > c").threshold > alone.threshold

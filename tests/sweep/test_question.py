@@ -282,7 +282,7 @@ def test_seeds_of_the_command_line_begin_where_those_of_the_file_do(tmp_path: Pa
     assert read(file).seeds == (1000, 1001)
     assert read(file, seeds=3).seeds == (1000, 1001, 1002)
     looks = read(file, seeds=4, until_decided=True)
-    assert (looks.seeds, looks.until) == ((1000, 1001, 1002, 1003), {"first": 3, "most": 4})
+    assert (looks.seeds, looks.until) == ((1000, 1001, 1002, 1003), {"first": 3, "most": 4, "by": "boundary"})
     file.write_text(f"claim: x\n{ARMS}\nseeds: {{from: 7, first: 2, most: 3, until: decided}}\n")
     assert read(file).seeds == (7, 8, 9)
     assert read(file, seeds=4).seeds == (7, 8, 9, 10)

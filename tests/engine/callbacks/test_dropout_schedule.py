@@ -23,7 +23,7 @@ TARGET = "callbacks.early._target_=blockyard.engine.callbacks.dropout_schedule.D
 
 def state_of(model: nn.Module, step: int, total: int = 10, *, compiled: bool = False) -> Any:
     learner = SimpleNamespace(model=model, settings=SimpleNamespace(compile=compiled))
-    return SimpleNamespace(learner=learner, step=step, total=total)
+    return SimpleNamespace(learner=learner, step=step, expected_total=lambda _: total)
 
 
 @pytest.mark.parametrize(
