@@ -75,9 +75,9 @@ def _not_asked(arms: Sequence[ArmRow], expect: ExpectRow) -> str:
     """Return the arms that no clause compares with the baseline, with their differences or the reason for none."""
     named = {arm for clause in expect.clauses for arm in clause.arms or ()}
     parts = []
-    rows = [row for row in arms if row.verdict == NOT_ASKED]
-    if rows:
-        parts.append(_names(rows, differences=True))
+    unasked = [row for row in arms if row.verdict == NOT_ASKED]
+    if unasked:
+        parts.append(_names(unasked, differences=True))
     lost = [row for row in arms if row.verdict in REASONS and row.name not in named]
     for row in lost:
         parts.append(f"{row.name}, which {REASONS[row.verdict][0]}")
@@ -125,8 +125,8 @@ def _summary(arms: Sequence[ArmRow], baseline: str | None, metric: str, rungs: s
     missing = []
     for reason, (singular, plural) in REASONS.items():
         if reason in by_verdict:
-            rows = by_verdict[reason]
-            missing.append(f"{_names(rows)} {plural if len(rows) > 1 else singular}")
+            arms_of_reason = by_verdict[reason]
+            missing.append(f"{_names(arms_of_reason)} {plural if len(arms_of_reason) > 1 else singular}")
     parts = _results(by_verdict)
     if parts:
         if TOO_FEW in by_verdict:
@@ -145,9 +145,9 @@ def _results(by_verdict: dict[str, list[ArmRow]]) -> list[str]:
     parts = []
     for verdict in (BETTER, WORSE):
         if verdict in by_verdict:
-            rows = by_verdict[verdict]
-            verb = "is" if len(rows) == 1 else "are"
-            parts.append(f"{_names(rows, differences=True)} {verb} {verdict}")
+            arms_of_verdict = by_verdict[verdict]
+            verb = "is" if len(arms_of_verdict) == 1 else "are"
+            parts.append(f"{_names(arms_of_verdict, differences=True)} {verb} {verdict}")
     if NO_DIFFERENCE in by_verdict:
         parts.append(f"no difference is shown for {_names(by_verdict[NO_DIFFERENCE])}")
     if EQUIVALENT in by_verdict:

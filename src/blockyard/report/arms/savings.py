@@ -112,7 +112,7 @@ def _saved(quotients: Mapping[str, float | None], *, intervals: bool) -> SavedRo
     return SavedRow(share=share, interval=interval, never=never, shares=dict(quotients))
 
 
-def savings_answer(rows: Sequence[SavingRow], data: ComparisonInput) -> str:
+def savings_answer(savings_of_arms: Sequence[SavingRow], data: ComparisonInput) -> str:
     """Return a sentence on the training that the arms take to where the baseline ends; "" without a row.
 
     A ladder compares arms at several rungs, and says what they are worth in compute.
@@ -121,7 +121,7 @@ def savings_answer(rows: Sequence[SavingRow], data: ComparisonInput) -> str:
         return ""
     unit = _unit(data)
     parts = []
-    for row in rows:
+    for row in savings_of_arms:
         saved: SavedRow | None = getattr(row, unit)
         if saved is not None:
             parts.append(f"{row.arm} {_words(saved)}")
@@ -130,7 +130,7 @@ def savings_answer(rows: Sequence[SavingRow], data: ComparisonInput) -> str:
     named = parts[:_MAX_NAMED]
     if len(parts) > _MAX_NAMED:
         named.append(f"{len(parts) - _MAX_NAMED} more arms are in comparison.json")
-    against, metric = rows[0].against, rows[0].metric
+    against, metric = savings_of_arms[0].against, savings_of_arms[0].metric
     return f"Of the {_SHOWN[unit]} that {against} takes to its last {metric}, {'; '.join(named)}."
 
 

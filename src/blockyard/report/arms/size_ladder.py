@@ -134,19 +134,19 @@ def ladder_answer(row: LadderRow) -> str:
             f"FLOPs C of training; the law of the other rungs misses the largest by {100 * arm.held_out:+.2g} %."
         )
     sentences = []
-    told = [arm for arm in others if arm.withheld is None]
-    if told:
+    printed = [arm for arm in others if arm.withheld is None]
+    if printed:
         last = max(arm.compute[-1] for arm in row.arms)
         parts = []
-        for arm in told[:MAX_NAMED]:
+        for arm in printed[:MAX_NAMED]:
             gap = "" if arm.trend is None else f" (the gap {arm.trend})"
             parts.append(f"{arm.name} is worth {_worth(arm.multiplier, arm.interval)}{gap}")
-        if len(told) > MAX_NAMED:
-            parts.append(f"and {len(told) - MAX_NAMED} more arms")
+        if len(printed) > MAX_NAMED:
+            parts.append(f"and {len(printed) - MAX_NAMED} more arms")
         sentences.append(
             f"At the largest rung ({last:.3g} FLOPs), in the compute of {row.baseline}: {'; '.join(parts)}."
         )
-    farther = [arm for arm in told[:MAX_NAMED] if arm.farther_withheld is None]
+    farther = [arm for arm in printed[:MAX_NAMED] if arm.farther_withheld is None]
     if farther:
         worths = ", ".join(f"{arm.name} {_worth(arm.farther, arm.farther_interval)}" for arm in farther)
         sentences.append(f"Extrapolated to {row.farther:g} times that: {worths}.")
@@ -181,8 +181,8 @@ def decisions_answer(rows: Sequence[DecisionRow], metric: str) -> str:
     if not any(row.decided for row in rows):
         text += "; the seeds tell none of them apart there"
     elif any(row.decided < row.pairs for row in rows):
-        told = ", ".join(_share(row.decided_kept, row.decided) for row in rows)
-        text += f"; of those that the seeds tell apart there, {told}"
+        shares = ", ".join(_share(row.decided_kept, row.decided) for row in rows)
+        text += f"; of those that the seeds tell apart there, {shares}"
     return f"{text}."
 
 

@@ -47,7 +47,7 @@ def default_axis(arms: Iterable[Mapping[str, float | None]]) -> str:
         # Arms that are matched in FLOPs, up to rounding, show no trade-off there.
         if len(values_of_axis) > 1 and max(values_of_axis) - min(values_of_axis) > ALIKE * abs(min(values_of_axis)):
             return axis
-    return next((axis for axis, known in available.items() if known), "flops")
+    return next((axis for axis, is_measured in available.items() if is_measured), "flops")
 
 
 def ratios(arm: Mapping[str, float | None], baseline: Mapping[str, float | None] | None) -> dict[str, float | None]:

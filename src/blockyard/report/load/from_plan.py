@@ -140,14 +140,14 @@ def _settings(plan: SweepPlan, metrics: tune.Values, failed: set[str]) -> list[S
     """Return every setting that was tried, with its mean on validation."""
     if not plan.question.get("tune"):
         return []
-    rows = []
+    settings = []
     for result in tune.setting_results(plan, metrics, failed):
         values = {str(seed): value for seed, value in result.values.items()}
         row = SettingRow(
             arm=result.arm, setting=dict(result.setting), mean=result.mean, values=values, chosen=result.chosen
         )
-        rows.append(row)
-    return rows
+        settings.append(row)
+    return settings
 
 
 def _trials(plan: SweepPlan) -> list[SettingRow]:

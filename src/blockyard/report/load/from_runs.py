@@ -287,9 +287,9 @@ def averaged(settings: Sequence[Sequence[LoadedRun]]) -> dict[str, dict[int, flo
         by_seed.append({run.seed: run.metrics | run.cost for run in runs if run.done})
     result: dict[str, dict[int, float]] = {}
     for seed in sorted(set.intersection(*map(set, by_seed))):
-        rows = [values[seed] for values in by_seed]
-        for metric in set.intersection(*map(set, rows)):
-            mean = math.fsum(row[metric] for row in rows) / len(rows)
+        of_seed = [values[seed] for values in by_seed]
+        for metric in set.intersection(*map(set, of_seed)):
+            mean = math.fsum(row[metric] for row in of_seed) / len(of_seed)
             result.setdefault(metric, {})[seed] = mean
     return result
 

@@ -53,8 +53,8 @@ def _deviation(runs: Sequence[SamplePredictions]) -> np.ndarray:
     predicted = np.stack([run["prediction"] for run in runs])  # (R, n, V)
     scales = []
     for column in runs[0]["target"].T:
-        known = column[np.isfinite(column)]
-        scales.append(np.std(known) if len(known) else 0)
+        finite = column[np.isfinite(column)]
+        scales.append(np.std(finite) if len(finite) else 0)
     scale = np.array(scales)
     # A constant target has no scale, and its values are compared as they are.
     scaled = predicted.std(axis=0) / np.where(scale > 0, scale, 1)

@@ -45,8 +45,8 @@ def decision_accuracy(gaps: Sequence[Mapping[Pair, float]], decided: Collection[
     for rung in smaller:
         pairs = [pair for pair, gap in largest.items() if gap != 0 and pair in rung]
         kept = [pair for pair in pairs if rung[pair] * largest[pair] > 0]
-        told = [pair for pair in pairs if pair in decided]
-        counts.append(Decisions(len(pairs), len(kept), len(told), len(set(told) & set(kept))))
+        told_apart_pairs = [pair for pair in pairs if pair in decided]
+        counts.append(Decisions(len(pairs), len(kept), len(told_apart_pairs), len(set(told_apart_pairs) & set(kept))))
     return counts
 
 

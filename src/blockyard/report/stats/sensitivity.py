@@ -69,9 +69,9 @@ def no_room(design: SweepDesign, claims: Sequence[Claim], direction: str) -> lis
     lines = []
     for claim in claims:
         if claim.other in design.values:
-            words = room_words(claim, design.values, direction, design.margin, end)
-            if words:
-                lines.append(words)
+            sentence = room_words(claim, design.values, direction, design.margin, end)
+            if sentence:
+                lines.append(sentence)
     return list(dict.fromkeys(lines))
 
 

@@ -162,19 +162,19 @@ def seconds_left(runs: Mapping[str, PlannedRun], parallel: int, sizes: Mapping[s
     """
     # More runs than processes are stacked, and each has its share of the seconds of its process.
     share = min(1.0, parallel / max(1, sum(run.submitted for run in runs.values())))
-    known: dict[str, float] = {}
+    seconds_by_key: dict[str, float] = {}
     for key, run in runs.items():
         if run.now.state == "done" and run.seconds is not None:
-            known[key] = run.seconds
+            seconds_by_key[key] = run.seconds
             continue
         expected = run.expected_seconds()
         if expected is not None:
-            known[key] = share * expected
+            seconds_by_key[key] = share * expected
     left = []
     for key, run in runs.items():
         if not run.open:
             continue
-        seconds = known.get(key) or _by_nearest(key, known, sizes)
+        seconds = seconds_by_key.get(key) or _by_nearest(key, seconds_by_key, sizes)
         if seconds is None:
             return None
         spent = share * (time.monotonic() - run.started) if run.submitted and run.started else 0.0
@@ -448,18 +448,18 @@ def _seconds(size: float | None, points: Sequence[tuple[float | None, float]]) -
     return first_seconds * size / first_size
 
 
-def _by_nearest(key: str, known: Mapping[str, float], sizes: Mapping[str, float]) -> float | None:
+def _by_nearest(key: str, seconds_by_key: Mapping[str, float], sizes: Mapping[str, float]) -> float | None:
     """Return the seconds of a run by the known ones nearest in FLOPs; None where none is comparable."""
-    if not known:
+    if not seconds_by_key:
         return None
     size = sizes.get(key)
-    if size is None or any(other not in sizes for other in known):
-        return statistics.fmean(known.values())
-    distances = {other: abs(math.log(sizes[other] / size)) for other in known}
+    if size is None or any(other not in sizes for other in seconds_by_key):
+        return statistics.fmean(seconds_by_key.values())
+    distances = {other: abs(math.log(sizes[other] / size)) for other in seconds_by_key}
     least = min(distances.values())
     if least > math.log(_COMPARABLE):
         return None
     nearest = [other for other, distance in distances.items() if math.isclose(distance, least, abs_tol=0.01)]
     # As in `RunTime.scaled`, for equal numbers of steps.
-    scaled = [known[other] * math.sqrt(size / sizes[other]) for other in nearest]
+    scaled = [seconds_by_key[other] * math.sqrt(size / sizes[other]) for other in nearest]
     return statistics.fmean(scaled)

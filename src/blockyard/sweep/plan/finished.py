@@ -38,8 +38,8 @@ def stored_plan(question: Question, base: Sequence[str], outputs: str, composer:
         plan = SweepPlan.load(Path(outputs) / FOLDER / question.name)
     except UserError:
         return None
-    asked = question.as_dict() | {"base": list(base)}
-    if plan.refused or _deciding(plan.question) != _deciding(asked) or list(plan.arms) != list(question.arms):
+    wanted = question.as_dict() | {"base": list(base)}
+    if plan.refused or _deciding(plan.question) != _deciding(wanted) or list(plan.arms) != list(question.arms):
         return None
     runs = {cell.run for cell in plan.cells}
     if runs != {run for variant in plan.variants.values() for run in _runs(plan, variant, base, composer)}:

@@ -137,13 +137,13 @@ def registration_sentence(facts: PlanFacts, starts: Sequence[str | None]) -> str
     Empty for a plan of an earlier release, which has no registration, and without runs.
     starts: when the runs of the plan were started; None where a run does not say
     """
-    asked = facts.get("asked")
-    if asked is None:
+    registered = facts.get("asked")
+    if registered is None:
         return ""
-    if asked["amendments"]:
-        return _amendments_sentence(asked["amendments"])
-    time = asked["time"]
-    if asked["finished"] is None or time is None or not starts or None in starts:
+    if registered["amendments"]:
+        return _amendments_sentence(registered["amendments"])
+    time = registered["time"]
+    if registered["finished"] is None or time is None or not starts or None in starts:
         return ""
     earlier = sum(start is not None and start < time for start in starts)
     if earlier:
