@@ -79,7 +79,7 @@ answers.
 docs/confirmations.yaml before their first run; nothing was looked at in between. *Warnings* counts those of the answer,
 which its section lists; answers from before 2026-11-28 did not keep theirs.
 
-About {false:.0%} of the verdicts are expected to be false by the looks alone, {expected:.1f} of the {decided} that are
+About {false} % of the verdicts are expected to be false by the looks alone, {expected:.1f} of the {decided} that are
 decided, and more of those whose question was changed. They are not independent of each other: almost all share the
 seeds 0 to 4, questions about one data set share its test set, and {shared} questions have the same baseline runs as
 another one.
@@ -314,7 +314,7 @@ def page(records: list[dict[str, Any]]) -> str:
     head = HEAD.format(
         fewest=FEWEST,
         dates=span,
-        false=FALSE_BY_LOOKS,
+        false=f"{100 * FALSE_BY_LOOKS:g}",
         expected=FALSE_BY_LOOKS * decided,
         decided=decided,
         shared=SHARED_BASELINES,
