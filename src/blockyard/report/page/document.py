@@ -30,7 +30,9 @@ from blockyard.sweep.spec.threshold import of_metric
 _COMMENT_LINES = re.compile(r"^ *(?://[^\n]*|/\*\*.*?\*/)\n", re.M | re.S)
 _STYLE_COMMENTS = re.compile(r"/\*.*?\*/\n?", re.S)
 _STYLE_SPACES = re.compile(r"(?<!\s)\s*([{};])\s*|(?<=,)\s+")
+_END_COMMENTS = re.compile(r"(?<=;) // [^\n\"'`]*$", re.M)
 _INDENTS = re.compile(r"^ +", re.M)
+_LINE_ENDS = re.compile(r"\n(?=\n)|(?<=[;}])\n(?=\})|(?<=[{,])\n")  # where JavaScript ends no statement
 STYLES = ("style", "tables", "samples", "charts")
 SCRIPTS = (
     "dom", "format", "state", "address", "palette", "scale", "export", "chart", "legend", "baselines", "verdict",
@@ -166,9 +168,11 @@ def joined_style(names: Sequence[str]) -> str:
 def joined_script(names: Sequence[str]) -> str:
     """Return the scripts `names` in one function, so that no name of theirs is global.
 
-    Without comment lines and indentation; no text of the scripts goes over several lines.
+    Without comments, indentation and empty lines; no text of the scripts goes over several lines.
     """
-    body = "\n".join(_INDENTS.sub("", _COMMENT_LINES.sub("", read_part(f"{name}.js"))) for name in names)
+    body = "\n".join(read_part(f"{name}.js") for name in names)
+    for left_out in (_COMMENT_LINES, _END_COMMENTS, _INDENTS, _LINE_ENDS):
+        body = left_out.sub("", body)
     return f'(() => {{\n"use strict";\n{body}}})();\n'
 
 
