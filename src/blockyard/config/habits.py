@@ -1,4 +1,4 @@
-"""What people type who come from other tools, where no option or choice of another name is meant.
+"""Answers to words of other tools that stand for no option or choice of another name here.
 
 Spelling cannot help them: `ckpt_path` is near `data.path`. Each table maps a text to a sentence that says what
 does here what they want. An option with another name elsewhere is in `known_keys.OPTIONS`, such a choice in its YAML.
