@@ -8,7 +8,7 @@ comparison.as_dict()
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -95,7 +95,7 @@ def compare(
     *,
     baseline: str | None = None,
     metric: str | None = None,
-    by: str | None = None,
+    by: str | Sequence[str] | None = None,
     direction: str | None = None,
     margin: float | None = None,
     cost_axis: str | None = None,
@@ -112,7 +112,8 @@ def compare(
         `runs` return them
     baseline: an arm's name; default the sweep's, else the arm with the most finished runs
     metric: default the sweep's, else the objective's on test; a cost is possible too (step_seconds)
-    by: a config key whose values are the arms; direction: max or min, where the metric does not tell
+    by: a config key whose values are the arms, or several: "position,optimizer.lr" makes an arm of each combination
+    direction: max or min, where the metric does not tell
     margin: the smallest difference that matters, in the metric's unit; default the sweep's
     cost_axis: the cost that quality is weighed against: flops, parameters, step_seconds, ...; default flops, or
         parameters or the cache where the arms differ in these by more than 5 % and in FLOPs by less
