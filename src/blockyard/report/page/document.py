@@ -32,7 +32,9 @@ _STYLE_COMMENTS = re.compile(r"/\*.*?\*/\n?", re.S)
 _STYLE_SPACES = re.compile(r"(?<!\s)\s*([{};])\s*|(?<=,)\s+")
 _END_COMMENTS = re.compile(r"(?<=;) // [^\n\"'`]*$", re.M)
 _INDENTS = re.compile(r"^ +", re.M)
-_LINE_ENDS = re.compile(r"\n(?=\n)|(?<=[;}])\n(?=\})|(?<=[{,])\n")  # where JavaScript ends no statement
+_LINE_ENDS = re.compile(r"\n(?=\n)|;?\n(?=\})|(?<=[{,])\n")  # where JavaScript ends no statement
+_TEMPLATES = re.compile(r"`.*`")  # of one line, from the first to the last
+_SPACES = re.compile(r"""("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')| *([=<>?:,;{}()\[\]&|!*%]) *""")
 STYLES = ("style", "tables", "samples", "charts")
 SCRIPTS = (
     "dom", "format", "state", "address", "palette", "scale", "export", "chart", "legend", "baselines", "verdict",
@@ -168,12 +170,27 @@ def joined_style(names: Sequence[str]) -> str:
 def joined_script(names: Sequence[str]) -> str:
     """Return the scripts `names` in one function, so that no name of theirs is global.
 
-    Without comments, indentation and empty lines; no text of the scripts goes over several lines.
+    Without comments, empty lines and spaces that say nothing; no text of the scripts goes over several lines.
     """
     body = "\n".join(read_part(f"{name}.js") for name in names)
-    for left_out in (_COMMENT_LINES, _END_COMMENTS, _INDENTS, _LINE_ENDS):
+    for left_out in (_COMMENT_LINES, _END_COMMENTS, _INDENTS):
         body = left_out.sub("", body)
-    return f'(() => {{\n"use strict";\n{body}}})();\n'
+    body = "\n".join(_squeezed(line) for line in body.splitlines())
+    return f'(() => {{\n"use strict";\n{_LINE_ENDS.sub("", body)}\n}})();\n'
+
+
+def _squeezed(line: str) -> str:
+    """Return a line of a script without the spaces around signs, except within its texts.
+
+    A regular expression of a script has no space beside a sign.
+    """
+    start, end = len(line), len(line)
+    templates = _TEMPLATES.search(line)
+    if templates:
+        start, end = templates.span()
+    before = _SPACES.sub(r"\1\2", line[:start])
+    after = _SPACES.sub(r"\1\2", line[end:])
+    return before + line[start:end] + after
 
 
 def _style() -> str:
