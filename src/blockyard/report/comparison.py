@@ -16,6 +16,7 @@ from typing import Any
 from blockyard.errors import UserError
 from blockyard.report.arms import attention_maps, fairness
 from blockyard.report.arms.answer import answer, tuned_sentence
+from blockyard.report.arms.importance import importance_answer, importance_rows
 from blockyard.report.arms.missing import missing_result
 from blockyard.report.arms.pictures import pictures
 from blockyard.report.arms.provenance import provenance
@@ -231,6 +232,8 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
     if evidence:
         sentences.append(evidence.words)
     sentences.append(tuned_sentence(rows, question))
+    importance = importance_rows(data, {row.name: row.mean for row in rows})
+    sentences.append(importance_answer(importance))
     if expect and fixed_samples and any(fairness.below_the_noise(data.arms, metric, terms.margin)):
         sentences.append("This holds for these test samples: the margin is below the noise of their choice.")
     saved = savings(data, terms, lines)
@@ -279,6 +282,7 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
         written=written_texts(runs) if terms.changes else None,
         ranges=ranges,
         repeats=repeated,
+        importance=importance,
         cost_axis=terms.cost_axis,
         provenance=provenance(data),
     )

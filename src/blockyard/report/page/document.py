@@ -38,8 +38,9 @@ _SPACES = re.compile(r"""("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')| *([=<>?:,;{}
 STYLES = ("style", "tables", "samples", "charts")
 SCRIPTS = (
     "dom", "format", "state", "address", "palette", "scale", "export", "chart", "legend", "baselines", "verdict",
-    "table", "detail", "series", "curves", "scatter", "ladder", "pairs", "evidence", "effects", "tuning", "cells",
-    "attention", "predictions", "classes", "values", "samples", "written", "provenance", "live", "theme", "main",
+    "table", "detail", "series", "curves", "scatter", "ladder", "pairs", "evidence", "effects", "parallel", "tuning",
+    "cells", "attention", "predictions", "classes", "values", "samples", "written", "provenance", "live", "theme",
+    "main",
 )  # fmt: skip
 
 
@@ -76,7 +77,8 @@ def render(
 def linked(comparison: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     """Return the comparison with a relative link to the folder of each run instead of its path on this machine.
 
-    `column_notes` says what the columns mean where another test than that of paired differences decides, else None.
+    `column_notes` says what the columns mean where another test than that of paired differences decides, else None;
+    `warning_groups` are the warnings in groups of one kind.
     """
     cells = []
     for cell in comparison.get("cells") or []:
@@ -86,7 +88,12 @@ def linked(comparison: Mapping[str, Any], folder: Path | None) -> dict[str, Any]
     document = read_document(comparison)
     over = any(arm.difference and arm.difference.over for arm in document.arms)
     special = over or of_metric(document.metric) is not None
-    return {**comparison, "cells": cells, "column_notes": columns.notes(document) if special else None}
+    return {
+        **comparison,
+        "cells": cells,
+        "column_notes": columns.notes(document) if special else None,
+        "warning_groups": columns.warning_groups(document),
+    }
 
 
 def home_link(folder: Path | None) -> str | None:
