@@ -45,7 +45,7 @@ from blockyard.report.load.document import (
 )
 from blockyard.report.load.metrics import choose_metric, direction_of, directions, metric_names, too_few_evaluations
 from blockyard.report.load.resolve import Selection, load_selection
-from blockyard.report.render.markdown import markdown
+from blockyard.report.render import columns
 from blockyard.report.samples.build import samples
 from blockyard.report.samples.scores import arm_scores, effective_size, gaps
 from blockyard.report.stats import effects, sequential
@@ -63,6 +63,7 @@ from blockyard.sweep.spec.ladder import FACTOR, expected_floors, floors_of
 from blockyard.sweep.spec.threshold import of_metric
 from blockyard.sweep.stopping.decisions import comparisons
 from blockyard.sweep.stopping.rule import Rule
+from blockyard.terminal import notebook_table
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -86,9 +87,12 @@ class Comparison(ComparisonDocument):
                 return row
         raise KeyError(name)
 
-    def _repr_markdown_(self) -> str:
-        """Return the table, for a notebook."""
-        return markdown(self)
+    def _repr_html_(self) -> str:
+        """Return the table of the arms and the answer, for a notebook."""
+        better = "more" if self.direction == "max" else "less"
+        header, rows = columns.quality(self)
+        notes = [*columns.head_lines(self), self.answer, self.better_baseline]
+        return notebook_table(f"{self.title}: {self.metric}, {better} is better", header, rows, notes)
 
 
 def compare(

@@ -47,6 +47,7 @@ def search_importance(
     import optuna
 
     within = distributions({key: space[key] for key in keys})
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(storage=optuna.storages.InMemoryStorage())
     for setting, value in zip(settings, values, strict=True):
         params = {key: storable(setting[key]) for key in keys}
