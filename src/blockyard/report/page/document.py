@@ -32,12 +32,15 @@ _STYLE_COMMENTS = re.compile(r"/\*.*?\*/\n?", re.S)
 _STYLE_SPACES = re.compile(r"(?<!\s)\s*([{};])\s*|(?<=,)\s+")
 _END_COMMENTS = re.compile(r"(?<=;) // [^\n\"'`]*$", re.M)
 _INDENTS = re.compile(r"^ +", re.M)
-_LINE_ENDS = re.compile(r"\n(?=\n)|(?<=[;}])\n(?=\})|(?<=[{,])\n")  # where JavaScript ends no statement
+_LINE_ENDS = re.compile(r"\n(?=\n)|;?\n(?=\})|(?<=[{,])\n")  # where JavaScript ends no statement
+_TEMPLATES = re.compile(r"`.*`")  # of one line, from the first to the last
+_SPACES = re.compile(r"""("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')| *([=<>?:,;{}()\[\]&|!*%]) *""")
 STYLES = ("style", "tables", "samples", "charts")
 SCRIPTS = (
     "dom", "format", "state", "address", "palette", "scale", "export", "chart", "legend", "baselines", "verdict",
-    "table", "detail", "series", "curves", "scatter", "ladder", "pairs", "evidence", "effects", "tuning", "cells",
-    "attention", "predictions", "classes", "values", "samples", "written", "provenance", "live", "theme", "main",
+    "table", "detail", "series", "curves", "scatter", "ladder", "pairs", "evidence", "effects", "parallel", "tuning",
+    "cells", "attention", "predictions", "classes", "values", "samples", "written", "provenance", "live", "theme",
+    "main",
 )  # fmt: skip
 
 
@@ -74,7 +77,8 @@ def render(
 def linked(comparison: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     """Return the comparison with a relative link to the folder of each run instead of its path on this machine.
 
-    `column_notes` says what the columns mean where another test than that of paired differences decides, else None.
+    `column_notes` says what the columns mean where another test than that of paired differences decides, else None;
+    `warning_groups` are the warnings in groups of one kind.
     """
     cells = []
     for cell in comparison.get("cells") or []:
@@ -84,7 +88,12 @@ def linked(comparison: Mapping[str, Any], folder: Path | None) -> dict[str, Any]
     document = read_document(comparison)
     over = any(arm.difference and arm.difference.over for arm in document.arms)
     special = over or of_metric(document.metric) is not None
-    return {**comparison, "cells": cells, "column_notes": columns.notes(document) if special else None}
+    return {
+        **comparison,
+        "cells": cells,
+        "column_notes": columns.notes(document) if special else None,
+        "warning_groups": columns.warning_groups(document),
+    }
 
 
 def home_link(folder: Path | None) -> str | None:
@@ -168,12 +177,27 @@ def joined_style(names: Sequence[str]) -> str:
 def joined_script(names: Sequence[str]) -> str:
     """Return the scripts `names` in one function, so that no name of theirs is global.
 
-    Without comments, indentation and empty lines; no text of the scripts goes over several lines.
+    Without comments, empty lines and spaces that say nothing; no text of the scripts goes over several lines.
     """
     body = "\n".join(read_part(f"{name}.js") for name in names)
-    for left_out in (_COMMENT_LINES, _END_COMMENTS, _INDENTS, _LINE_ENDS):
+    for left_out in (_COMMENT_LINES, _END_COMMENTS, _INDENTS):
         body = left_out.sub("", body)
-    return f'(() => {{\n"use strict";\n{body}}})();\n'
+    body = "\n".join(_squeezed(line) for line in body.splitlines())
+    return f'(() => {{\n"use strict";\n{_LINE_ENDS.sub("", body)}\n}})();\n'
+
+
+def _squeezed(line: str) -> str:
+    """Return a line of a script without the spaces around signs, except within its texts.
+
+    A regular expression of a script has no space beside a sign.
+    """
+    start, end = len(line), len(line)
+    templates = _TEMPLATES.search(line)
+    if templates:
+        start, end = templates.span()
+    before = _SPACES.sub(r"\1\2", line[:start])
+    after = _SPACES.sub(r"\1\2", line[end:])
+    return before + line[start:end] + after
 
 
 def _style() -> str:

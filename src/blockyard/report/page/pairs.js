@@ -28,7 +28,7 @@ function drawPairs(body) {
 function panel(arm, domain, ticks, desc, width) {
   const chart = frame({ width, height: PANEL.height, margin: { left: 44, right: 8, bottom: 24, top: 10 },
     title: `${data.metric} of ${arm.name} by seed`, desc, x: { domain: [0, 1], ticks }, y: { domain } });
-  const box = h("div", { class: "panel", style: { width: `${width}px` } }, h("p", { class: "name", title: arm.name }, breakable(label(arm.name, 64))), chart.root);
+  const box = h("div", { class: "panel", style: { width: `${width}px` } }, h("p", { class: "name", title: arm.name }, breakable(label(arm.name))), chart.root);
   return { chart, box };
 }
 

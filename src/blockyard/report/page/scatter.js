@@ -25,8 +25,6 @@ function drawScatter(body) {
   }));
 }
 
-const ALIKE = 0.05; // costs within this part of each other are no trade-off: matching leaves as much
-
 /** A sentence where the arms cost about the same, else null. */
 function alike(costs, name) {
   const [low, high] = [Math.min(...costs), Math.max(...costs)];
@@ -59,7 +57,7 @@ function scatterChart(body, dots, best) {
   const width = Math.max(280, body.clientWidth);
   const cost = COSTS[state.cost];
   const values = dots.map((one) => one.x);
-  const logarithm = Math.min(...values) > 0 && Math.max(...values) / Math.min(...values) > 8;
+  const logarithm = wideRange(values);
   const chart = frame({ width, height: Math.max(260, Math.min(400, width * 0.62)), margin: { top: 30 },
     title: `${state.quality} against ${lower(cost.name)}`,
     desc: `${plural(dots.length, "arm")}. On the Pareto front: ${best.map((one) => one.name).join(", ")}.`,
