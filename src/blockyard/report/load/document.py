@@ -320,7 +320,7 @@ class LadderRow:
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionRow:
-    """How many pairs of arms have at a rung the order that they have at the largest one, see `stats.decisions`."""
+    """The number of pairs of arms that have at a rung their order at the largest one, see `stats.decisions`."""
 
     metric: str
     rung: str

@@ -144,8 +144,8 @@ def _by_name(arg: str, outputs: Path) -> list[Path]:
     run_names: set[str] = set()
     for entry in entries:
         run_names |= {entry.name, entry.path.parent.name}
-    known = [*sweeps, *sorted(run_names)]
-    nearest = near(arg, known) or known[:_MAX_LISTED]
+    names_here = [*sweeps, *sorted(run_names)]
+    nearest = near(arg, names_here) or names_here[:_MAX_LISTED]
     raise UserError(f"{arg}: no such path, run or sweep under {outputs}; there are {', '.join(nearest)}")
 
 

@@ -38,14 +38,14 @@ function alike(costs, name) {
 /** The point of an arm: {name, x, y, interval}. */
 function dot(arm) {
   const chosen = state.quality === data.metric ? arm : (arm.other || {})[state.quality] || {};
-  return { name: arm.name, x: (arm.cost || {})[state.cost], y: chosen.mean, interval: chosen.interval || null };
+  return { name: arm.name, diverged: arm.diverged, x: (arm.cost || {})[state.cost], y: chosen.mean, interval: chosen.interval || null };
 }
 
-/** The Pareto front, cheapest first. */
+/** The Pareto front, cheapest first. The mean of the runs that did not diverge is not the quality of an arm. */
 function front(dots) {
   const up = direction(state.quality) === "max" ? 1 : -1;
   const cheap = COSTS[state.cost] && COSTS[state.cost].more ? -1 : 1;
-  const sorted = [...dots].sort((a, b) => cheap * (a.x - b.x) || up * (b.y - a.y));
+  const sorted = dots.filter((one) => !one.diverged).sort((a, b) => cheap * (a.x - b.x) || up * (b.y - a.y));
   let best = -Infinity;
   return sorted.filter((one) => {
     const better = up * one.y > best;
