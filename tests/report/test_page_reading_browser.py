@@ -238,7 +238,7 @@ def test_numbers_in_names_are_not_broken_and_cells_have_the_short_names_of_the_l
     assert page.locator("#cells .map tbody th").all_inner_texts() == legend
     assert page.locator("#cells .map tbody th").first.get_attribute("title") == names[0]
     lines = page.locator("#pairs .panel .name").evaluate_all(
-        """panels => panels.flatMap((panel) => [...panel.childNodes]).filter((node) => /^0\\./.test(node.data || ""))
+        """panels => panels.flatMap((panel) => [...panel.childNodes]).filter((node) => /0\\.00/.test(node.data || ""))
           .map((node) => {
             const range = document.createRange();
             range.selectNodeContents(node);
