@@ -29,7 +29,10 @@ def test_comparisons_plans_runs_and_lists_have_a_table(tmp_path: Path) -> None:
     failed = RunFolder.open(run(tmp_path, "block=sandwich", figure="failed"))
     done = RunFolder.open(plan.path(plan.cells[0]))
     expected = [
-        (compare(plan, changes=False), ["norms: test/accuracy, more is better", "<td>pre</td>", "0.9388"]),
+        (
+            compare(plan, changes=False),
+            ["norms: test/accuracy, more is better", "<td>pre</td>", "pre (+0.035) is better"],
+        ),
         (plan, ["plan norms: 12 cells of 3 arms", "<td>pre</td><td>block=pre_norm</td><td>4</td>"]),
         (done, ["/s0: done", "<td>test/accuracy</td><td>0.9</td>", "block=post_norm"]),
         (failed, ["/s0: failed", "RuntimeError: out of memory"]),

@@ -59,8 +59,8 @@ function cellMap(rows) {
   };
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Map of cells" },
     h("table", { class: "map" }, h("caption", {}, "State of every cell"),
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "arm"), allSeeds().map((seed) => h("th", { scope: "col" }, `s${seed}`)))),
-      h("tbody", {}, rows.map((cells) => h("tr", {}, h("th", { scope: "row", title: `${cells[0].arm} ${setting(cells[0].setting)}` }, label(cells[0].arm),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, ["arm", ...new Set(rows.flat().flatMap((cell) => Object.keys(cell.setting || {})))].join(" · ")), allSeeds().map((seed) => h("th", { scope: "col" }, `s${seed}`)))),
+      h("tbody", {}, rows.map((cells) => h("tr", {}, h("th", { scope: "row", title: `${cells[0].arm} ${setting(cells[0].setting)}`.trim() }, label(cells[0].arm),
         Object.keys(cells[0].setting || {}).length ? h("small", {}, ` ${brief(cells[0].setting)}`) : null),
       allSeeds().map((seed) => square(cells, seed)))))));
 }

@@ -29,12 +29,12 @@ from blockyard.sweep.spec.threshold import of_metric
 
 _COMMENT_LINES = re.compile(r"^ *(?://[^\n]*|/\*\*.*?\*/)\n", re.M | re.S)
 _STYLE_COMMENTS = re.compile(r"/\*.*?\*/\n?", re.S)
-_STYLE_SPACES = re.compile(r"(?<!\s)\s*([{};])\s*|(?<=,)\s+")
+_STYLE_SPACES = re.compile(r"(?<!\s)\s*([{};])\s*|(?<=[,:])\s+")
 _END_COMMENTS = re.compile(r"(?<=;) // [^\n\"'`]*$", re.M)
 _INDENTS = re.compile(r"^ +", re.M)
 _LINE_ENDS = re.compile(r"\n(?=\n)|;?\n(?=\})|(?<=[{,])\n")  # where JavaScript ends no statement
-_TEMPLATES = re.compile(r"`.*`")  # of one line, from the first to the last
-_SPACES = re.compile(r"""("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')| *([=<>?:,;{}()\[\]&|!*%]) *""")
+_TOKENS = re.compile(r"""("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')| *([`=<>?:,;{}()\[\]&|!*%]) *""")
+_TEMPLATE = re.compile(r"(?:[^`\\$]|\\.|\$(?!\{))*(`|\$\{)")  # the text of a template, up to its end or an expression
 STYLES = ("style", "tables", "samples", "charts")
 SCRIPTS = (
     "dom", "format", "state", "address", "palette", "scale", "export", "chart", "legend", "baselines", "verdict",
@@ -182,22 +182,35 @@ def joined_script(names: Sequence[str]) -> str:
     body = "\n".join(read_part(f"{name}.js") for name in names)
     for left_out in (_COMMENT_LINES, _END_COMMENTS, _INDENTS):
         body = left_out.sub("", body)
-    body = "\n".join(_squeezed(line) for line in body.splitlines())
-    return f'(() => {{\n"use strict";\n{_LINE_ENDS.sub("", body)}\n}})();\n'
+    return f'(() => {{\n"use strict";\n{_LINE_ENDS.sub("", _squeezed(body))}\n}})();\n'
 
 
-def _squeezed(line: str) -> str:
-    """Return a line of a script without the spaces around signs, except within its texts.
+def _squeezed(script: str) -> str:
+    """Return a script without the spaces around signs, except within its texts.
 
-    A regular expression of a script has no space beside a sign.
+    A regular expression of a script has neither a space beside a sign nor a quotation mark.
     """
-    start, end = len(line), len(line)
-    templates = _TEMPLATES.search(line)
-    if templates:
-        start, end = templates.span()
-    before = _SPACES.sub(r"\1\2", line[:start])
-    after = _SPACES.sub(r"\1\2", line[end:])
-    return before + line[start:end] + after
+    parts: list[str] = []
+    braces: list[int] = []  # open ones in the expression of each template that goes on behind it
+    position = 0
+    while token := _TOKENS.search(script, position):
+        parts.append(script[position : token.start()])
+        text, sign = token.groups()
+        position = token.end()
+        if sign == "`" or (sign == "}" and braces and not braces[-1]):
+            if sign == "}":
+                braces.pop()
+            template = _TEMPLATE.match(script, token.end(2))
+            assert template, "a template without an end"
+            parts += [sign, template[0]]
+            position = template.end()
+            if template[1] == "${":
+                braces.append(0)
+            continue
+        if braces and sign in ("{", "}"):
+            braces[-1] += 1 if sign == "{" else -1
+        parts.append(text or sign)
+    return "".join([*parts, script[position:]])
 
 
 def _style() -> str:

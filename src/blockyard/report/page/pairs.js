@@ -28,9 +28,12 @@ function drawPairs(body) {
 function panel(arm, domain, ticks, desc, width) {
   const chart = frame({ width, height: PANEL.height, margin: { left: 44, right: 8, bottom: 24, top: 10 },
     title: `${data.metric} of ${arm.name} by seed`, desc, x: { domain: [0, 1], ticks }, y: { domain } });
-  const box = h("div", { class: "panel", style: { width: `${width}px` } }, h("p", { class: "name", title: arm.name }, breakable(label(arm.name))), chart.root);
+  const box = h("div", { class: "panel", style: { width: `${width}px` } }, h("p", { class: "name", title: arm.name }, breakable(panelName(arm.name))), chart.root);
   return { chart, box };
 }
+
+/** The short name of an arm of a grid; another name is cut only where it is very long. */
+const panelName = (name) => (label(name).includes("…") ? label(name, 64) : label(name));
 
 /** Baseline on the left, arm on the right, a line for each common seed. */
 function slope(arm, base, domain, width) {

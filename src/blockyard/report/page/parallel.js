@@ -21,7 +21,7 @@ function parallelChart(lines, keys, metric, wanted, body) {
   const [top, bottom, left, right] = [34, 292, Math.max(46, ...first) + 10, width - 62];
   const axes = [...keys, metric].map((name, k, { length }) => {
     const value = (line) => (k < keys.length ? line.setting[name] : line.value);
-    const values = inOrder([...new Set(lines.map((line) => (known(value(line)) ? value(line) : word(value(line)))))]);
+    const values = inOrder([...new Set(lines.map((line) => word(value(line))))]);
     const numeric = numbers(values);
     const logarithm = numeric && k < keys.length && wideRange(values.map(Number));
     const map = scale(numeric ? extent(values.map(Number), 0.04, logarithm) : [-0.5, values.length - 0.5], [bottom, top], logarithm);
