@@ -18,8 +18,7 @@ from blockyard.sweep.cell.trial_store import distributions, storable
 from blockyard.sweep.spec.keys import Space
 
 MIN_TRIALS = 8  # of fewer, a forest sees too little to be tested on the trials that a tree has not seen
-# Of results that follow from no option, at most one search in twelve is fitted better than this, measured with 8 to 40
-# trials of 2 and of 4 options; of 16 trials with a signal ten times the noise, nine in ten are.
+# Of results that follow from no option, few are fitted better than this: at most one search in eight, see the tests.
 MIN_FIT = 0.1
 TREES = 64
 
