@@ -121,10 +121,17 @@ def test_warnings_of_one_kind_are_one_line_and_cells_that_are_done_fold(opened: 
 
 @pytest.mark.full
 def test_a_table_of_many_arms_has_the_first_hundred_until_a_press(opened: Opened) -> None:
+    """The best come first, there and in the legend; the file has all."""
     result = comparison(arms=130, seeds=2, points=4)
+    best = max(result["arms"], key=lambda arm: arm["mean"])["name"]
     page = opened(result)
     assert page.locator("#arms-table > tbody > tr").count() == 100
-    page.locator("[data-key='table:all']").click()
+    assert page.locator("#arms-table > tbody > tr .name").first.text_content() == best
+    shown = page.locator(".switch").evaluate_all("each => each.map((one) => one.getAttribute('aria-pressed'))")
+    assert shown[:12] == ["true"] * 12
+    with page.expect_download() as download:
+        page.locator("[data-key='save:arms:csv']").click()
+    assert len(Path(download.value.path()).read_text().splitlines()) == 131
     assert page.locator("#arms-table > tbody > tr").count() == 130
 
 
