@@ -59,7 +59,7 @@ def test_the_metric_over_a_numeric_option_has_a_line_for_each_choice_of_another(
 
 
 def test_a_point_is_the_mean_over_the_settings_that_all_points_have(opened: Opened) -> None:
-    """Of three options, the third is averaged over, seed by seed; a setting that one point lacks counts for none."""
+    """The third option is averaged over, seed by seed; a setting of it that one point lacks counts for none."""
     result = crossed(seeds=3)
     arms = []
     for number, (depth, shift) in enumerate({"2": 0.0, "4": 0.1, "8": 0.4}.items()):
