@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from blockyard.ask.arms import default_arms, read_arms
-from blockyard.ask.choose import Length, Resolution, choose_length, refuse_blind, resolution
+from blockyard.ask.choose import Length, Resolution, choose_length, refuse_blind, resolution, seeds_to_decide
 from blockyard.ask.draft import Draft, Seeds
 from blockyard.ask.measure import (
     Measurement,
@@ -28,6 +28,7 @@ from blockyard.ask.recipe import recipe_settings
 from blockyard.ask.subject import Setting, Subject, look
 from blockyard.atomic_files import write_text
 from blockyard.config.compose import compose
+from blockyard.engine.data_reader import DataReader
 from blockyard.errors import UserError
 from blockyard.report.stats.metric_range import SHARE, best_value, metric_range
 from blockyard.report.stats.sensitivity import samples_noise
@@ -36,8 +37,9 @@ from blockyard.sweep.execution.step_times import MeasuredRun
 
 # The way on where a small model from nothing stays below a simple one, by the kind of data.
 WAYS_ON = {
-    "texts": "a model that was trained on other texts before, init.from=hf:NAME",
-    "images": "a model that was trained on other images before, init.from=timm:NAME",
+    "text": "a model that was trained on other texts before, init.from=hf:NAME",
+    "image": "a model that was trained on other images before, init.from=timm:NAME",
+    "vector": "more samples; on a few columns a simple model may be all that is needed",
 }
 WAY_ON = "pre-training on more data of the kind, then init.from=RUN"
 HALF = 0.5  # of the steps, from which on the short runs show where the whole ones end
@@ -95,10 +97,11 @@ def answer(question: Question, say: Say) -> Answer:
         say(f"reading {question.file}")
         subject = look(question.file, question.typed, folder)
         draft = draft_of(question, subject, arms)
-        prepared = prepare(draft, folder, question.config_dirs)
+        reader = DataReader(None)
+        prepared = prepare(draft, folder, question.config_dirs, reader)
         batch = smaller_batch(prepared)
         if batch is not None and batch.key not in question.typed:
-            prepared = prepare(draft.with_settings([batch]), folder, question.config_dirs)
+            prepared = prepare(draft.with_settings([batch]), folder, question.config_dirs, reader)
         run = first_steps(prepared, say)
         alone = _alone(prepared, run)
         # Hours that are too short for undisturbed runs are so for all: nothing more is measured.
@@ -121,16 +124,21 @@ def refuse_existing(path: Path) -> None:
 
 
 def draft_of(question: Question, subject: Subject, arms: Mapping[str, Sequence[str]] | None) -> Draft:
-    """Return the sweep file before anything is measured."""
+    """Return the sweep file before anything is measured: by what the data is read, the recipe, and the arms."""
     settings = [setting for setting in subject.settings if setting.key not in question.typed]
-    recipe = recipe_settings(subject.kind)
+    overrides = [*(setting.override for setting in settings), *question.overrides]
+    composed = compose(overrides, question.config_dirs)
+    recipe = composed.recipe.name if composed.recipe else "image_class"
     claim = question.claim
     if arms is None:
-        composed = compose([setting.override for setting in (*recipe, *settings)], question.config_dirs)
-        default_claim, arms = default_arms(subject.kind, composed.choices)
+        default_claim, arms = default_arms(recipe, composed.choices)
         claim = claim or default_claim
     claim = claim or f"{' and '.join(arms)} differ on {question.file.name}"
-    return Draft(claim, (*recipe, *settings), arms, typed=tuple(question.overrides))
+    varied = {key.lstrip("+~").partition(".")[0] for key in question.typed}
+    for arm in arms.values():
+        varied |= {override.partition("=")[0].partition(".")[0] for override in arm}
+    settings += recipe_settings(composed, varied - {"data"})
+    return Draft(claim, tuple(settings), arms, recipe=recipe, typed=tuple(question.overrides))
 
 
 def _alone(prepared: Prepared, run: MeasuredRun) -> Callable[[int], list[float]]:
@@ -242,10 +250,11 @@ def _sentences(
             f"arms that differ by less than {result.margin:g} count as equal",
         )
     )
+    lines.append(("so far", _so_far(draft, measurement, length, result)))
     lines.append(("cannot", _cannot(measurement, result)))
     if measurement.baselines:
         lines.append(("simple", _simple(measurement)))
-    if warning := _warning(subject.kind, measurement, length):
+    if warning := _warning(draft.recipe, measurement, length):
         lines.append(("warning", warning))
     runs = length.seeds * len(draft.arms)
     lines.append(
@@ -256,6 +265,22 @@ def _sentences(
         )
     )
     return lines
+
+
+def _so_far(draft: Draft, measurement: Measurement, length: Length, result: Resolution) -> str:
+    """Return how many seeds would decide about each arm if it went on to differ as in the short runs."""
+    sign = 1.0 if measurement.direction == "max" else -1.0
+    means = {arm: math.fsum(scores) / len(scores) for arm, scores in measurement.scores.items()}
+    parts = []
+    for arm, mean in means.items():
+        if arm == draft.baseline:
+            continue
+        gain = sign * (mean - means[draft.baseline])
+        better = "better" if gain > 0 else "worse"
+        count = seeds_to_decide(result, gain, len(means) - 1, length.seeds)
+        seeds = f"{length.seeds} seeds do not decide" if count is None else f"{count} seeds decide"
+        parts.append(f"if {arm} stays {better} by {abs(gain):.2g}, {seeds}")
+    return f"after {measurement.steps:,} steps of two seeds: {'; '.join(parts)}"
 
 
 def _cannot(measurement: Measurement, result: Resolution) -> str:
@@ -282,7 +307,7 @@ def _simple(measurement: Measurement) -> str:
     return f"{models}; the arms after {measurement.steps:,} steps: {arms}"
 
 
-def _warning(kind: str, measurement: Measurement, length: Length) -> str | None:
+def _warning(recipe: str, measurement: Measurement, length: Length) -> str | None:
     """Return a sentence where the arms are not expected to beat the best simple model; None where they do already."""
     if not measurement.baselines:
         return None
@@ -299,4 +324,4 @@ def _warning(kind: str, measurement: Measurement, length: Length) -> str | None:
         expected = (
             f"is better than what the arms have so far ({best:.3g} after {seen:.0%} of the steps), and may stay so"
         )
-    return f"{name} ({value:.3g}) {expected}; if it does, the way on is {WAYS_ON.get(kind, WAY_ON)}"
+    return f"{name} ({value:.3g}) {expected}; if it does, the way on is {WAYS_ON.get(recipe.partition('_')[0], WAY_ON)}"

@@ -12,32 +12,36 @@ FORM = "arms=position=rope,position=learned, or choices of one family, arms=rope
 MOST_ARMS = 20
 _LIST = re.compile(r",(?![^\[({]*[\])}])")  # commas outside of brackets
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
-# The claim and the arms where none are named, by the kind of the data. `position` and `none` are the arms where the
-# question is about positions: the choice of the recipe, or rope where that is none.
-_POSITIONS = {
-    "texts": "The order of the words helps to tell these texts apart",
-    "images": "It helps to know where in the image a patch lies",
-    "series": "It helps to know when in the series something happens",
-    "forecast": "A forecast is better if the model knows how long ago each value was",
-    "speech": "Letters are written better if the model knows when each sound was heard",
-    "captions": "A caption is better if the model knows the order of its words",
-    "pairs": "A translation is better if the model knows the order of the words",
+# The claim where no arms are named, by the recipe of the data; the arms are positions.
+_CLAIMS = {
+    "text_class": "The order of the words helps to tell these texts apart",
+    "text_labels": "The order of the words helps to label these texts",
+    "text_values": "The order of the words helps to predict these numbers",
+    "text_tags": "Tags are better if the model knows the order of the words",
+    "text_from_text": "A translation is better if the model knows the order of the words",
+    "text_from_image": "A caption is better if the model knows the order of its words",
+    "text_from_audio": "Speech is written down better if the model knows when each sound was heard",
     "text": "The next token is predicted better if the model knows how long ago each token was",
-    "tags": "Tags are better if the model knows the order of the words",
-    "molecules": "It helps to know which atoms are bound to each other",
+    "image_class": "It helps to know where in the image a patch lies",
+    "series_class": "It helps to know when in the series something happens",
+    "series_future": "A forecast is better if the model knows how long ago each value was",
+    "graph_class": "It helps to know which atoms are bound to each other",
+    "graph_values": "It helps to know which atoms are bound to each other",
 }
 _COLUMNS = "Attention between the columns predicts better than each column by itself"
 
 
-def default_arms(kind: str, choices: Mapping[str, str | None]) -> tuple[str, dict[str, list[str]]]:
-    """Return a claim and arms that suit a kind of data. choices: of the recipe, by family"""
-    if kind == "numbers":
-        mixer = choices.get("token_mixer") or "attention"
-        return _COLUMNS, {"none": ["token_mixer=none"], mixer: [f"token_mixer={mixer}"]}
+def default_arms(recipe: str, choices: Mapping[str, str | None]) -> tuple[str, dict[str, list[str]]]:
+    """Return a claim and arms that suit data: with positions and without, or of columns with attention and without.
+
+    recipe: of the data; choices: of a config with it, by family
+    """
+    if recipe.startswith("vector"):
+        return _COLUMNS, {"none": ["token_mixer=none"], "attention": ["token_mixer=attention"]}
     position = choices.get("position")
     if position in (None, "none"):
         position = "rope"
-    claim = _POSITIONS.get(kind, "It helps to know where in the sequence a token stands")
+    claim = _CLAIMS.get(recipe, "It helps to know where in the sequence a token stands")
     return claim, {"none": ["position=none"], str(position): [f"position={position}"]}
 
 

@@ -10,13 +10,15 @@ from blockyard.errors import UserError
 from blockyard.report.stats.metric_range import SHARE, metric_range
 from blockyard.report.stats.verdict import ALPHA
 from blockyard.sweep.execution.estimate import format_duration
+from blockyard.sweep.stopping.forecast import PossibleEnds, forecast
 from blockyard.sweep.stopping.rule import Rule
 
 FEWEST_SEEDS = 5
 MOST_SEEDS = 20
 FIRST_SEEDS = 3
 FEWEST_STEPS = 20
-SHORTEST = 8  # the recipe's steps are cut to this part of them at most
+ENOUGH_STEPS = 300  # the recipe's steps are cut to these, or to an eighth of them, whichever are fewer
+SHORTEST = 8
 USED = 0.9  # of the hours; measuring takes about a tenth
 NICE = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0)  # first digits of a margin
 
@@ -50,10 +52,10 @@ def choose_length(seconds_of: Callable[[int], Sequence[float]], total: int, para
     seconds_of: returns the seconds of a run of each arm by its number of steps
     total: steps of the recipe
     parallel: runs at a time
-    Raises UserError where the hours are too short for five seeds of an eighth of the steps.
+    Raises UserError where the hours are too short for five seeds of an eighth of the steps, or of 300.
     """
     budget = USED * hours * 3600
-    least = min(total, max(FEWEST_STEPS, math.ceil(total / SHORTEST)))
+    least = min(total, max(FEWEST_STEPS, min(ENOUGH_STEPS, math.ceil(total / SHORTEST))))
     needed = _seconds(seconds_of(least), FEWEST_SEEDS, parallel)
     if needed > budget:
         enough = _rounded_up(needed / USED / 3600)
@@ -124,6 +126,13 @@ def resolution(metric: str, scores: Sequence[Sequence[float]], *, seeds: int, te
     if is_share and test_samples:
         margin = max(margin, 2 / test_samples)
     return Resolution(deviation, smallest, _rounded_up(margin))
+
+
+def seeds_to_decide(result: Resolution, gain: float, compared: int, seeds: int) -> int | None:
+    """Return how many seeds decide a comparison whose arms go on to differ by `gain`; None above `seeds`."""
+    rule = Rule("boundary", FIRST_SEEDS, seeds)
+    ends = PossibleEnds(rule, None, result.margin, ALPHA / compared, 2 * ALPHA / compared)
+    return min(forecast(ends, gain, result.deviation, seeds).values(), default=None)
 
 
 def refuse_blind(metric: str, result: Resolution, span: float, hours: float, seeds: int) -> None:

@@ -26,6 +26,7 @@ class Seeds:
 class Draft:
     """A sweep file before it is written.
 
+    recipe: the name of the one that suits the data
     settings, typed: its base: overrides that were chosen, then those that the user typed
     arms: overrides of each arm by name; the first one is the baseline
     seeds: None asks a fixed number, two, as short runs do
@@ -34,6 +35,7 @@ class Draft:
     claim: str
     settings: tuple[Setting, ...]
     arms: Mapping[str, Sequence[str]]
+    recipe: str = ""
     seeds: Seeds | None = None
     margin: float | None = None
     margin_reason: str = ""

@@ -85,9 +85,8 @@ class Measurement:
         return [factor * alone for factor in self.slower.values()]
 
 
-def prepare(draft: Draft, folder: Path, config_dirs: Sequence[str]) -> Prepared:
+def prepare(draft: Draft, folder: Path, config_dirs: Sequence[str], reader: DataReader) -> Prepared:
     """Return a draft with its data read. Raises UserError with every problem of the config, the arms and the data."""
-    reader = DataReader(None)
     plan = _plan(draft, folder, config_dirs, reader)
     if plan.refused:
         reasons = []

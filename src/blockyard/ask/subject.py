@@ -17,7 +17,6 @@ from blockyard.data.files.conll import SUFFIXES as TAGGED
 from blockyard.data.files.images import SUFFIXES as IMAGES
 from blockyard.data.files.split_names import SPLIT
 from blockyard.data.files.tables import column_names, kind_of, read_file
-from blockyard.data.image_folder import FOLDERS
 from blockyard.errors import UserError, first_line, fold
 
 TABLES = ".csv, .tsv, .jsonl (also .gz), .parquet or .arrow"
@@ -27,6 +26,7 @@ READABLE = (
     "class, or of recordings with their texts"
 )
 FEWEST_ROWS = 60
+LONGEST_LANGUAGE = 3  # letters of the name of a language: en, deu
 SMALL = 2_000  # rows, below which the test split is a larger part of them
 SMALL_TEST = 0.3
 _SMILES = "smiles"
@@ -54,13 +54,11 @@ class Setting:
 class Subject:
     """What a file holds.
 
-    kind: of the data and its target, such as "texts"; it chooses the question where none is asked
     summary: one line about it
     settings: by which it is read
     sample: where the file is too large to be read whole
     """
 
-    kind: str
     summary: str
     settings: tuple[Setting, ...]
     sample: Sample | None = None
@@ -75,30 +73,30 @@ def look(path: Path, typed: Mapping[str, str], folder: Path) -> Subject:
     if not path.exists():
         raise UserError(f"{path} does not exist")
     if "data" in typed:
-        return Subject(typed["data"], f"read as data={typed['data']}", (_path(path),))
+        return Subject(f"read as data={typed['data']}", (_path(path),))
     if path.is_dir():
         return _folder(path, typed)
     name = path.name.lower()
     if path.stat().st_size == 0:
         raise UserError(f"{path} is empty")
     if name.endswith(_GRAPHS):
-        return Subject("molecules", "molecules as graphs", (_data("molecules", "its lines are graphs"), _path(path)))
+        return Subject("molecules as graphs", (_data("molecules", "its lines are graphs"), _path(path)))
     if kind_of(path):
         return _table(path, typed, folder)
     if path.suffix == ".npz":
         return _arrays(path)
     if path.suffix == ".ts":
-        return Subject("series", "series with a class each", (_data("series_table", "a .ts archive"), _path(path)))
+        return Subject("series with a class each", (_data("series_table", "a .ts archive"), _path(path)))
     if path.suffix in TAGGED:
         settings = (_data("tagged_text", "a word and its tag in each line"), _path(path))
-        return Subject("tags", "sentences with a tag for each word", settings)
+        return Subject("sentences with a tag for each word", settings)
     if zipfile.is_zipfile(path):
         return _zip(path)
     if tarfile.is_tarfile(path):
-        return Subject("images", "images in tar shards", (_data("webdataset", "a tar archive of images"), _path(path)))
+        return Subject("images in tar shards", (_data("webdataset", "a tar archive of images"), _path(path)))
     if not _is_text(path):
         raise UserError(f"{path} is none of the kinds that are read: {READABLE}")
-    return Subject("text", "running text", (_data("text_file", "running text, without rows"), _path(path)))
+    return Subject("running text", (_data("text_file", "running text, without rows"), _path(path)))
 
 
 def _data(choice: str, reason: str) -> Setting:
@@ -124,32 +122,26 @@ def _folder(path: Path, typed: Mapping[str, str]) -> Subject:
     metadata = path / "metadata.jsonl"
     if metadata.is_file():
         settings = (_data("captions", "metadata.jsonl names images and their texts"), _path(path))
-        return Subject("captions", "images with captions", settings)
-    names = [child.name.lower() for child in path.iterdir() if child.is_dir()]
-    if any(name in FOLDERS["training"] for name in names):
-        settings = (_data("image_folder", "a folder for each class"), _path(path, "data.root"))
-        return Subject("images", "images in a folder for each class", settings)
+        return Subject("images with captions", settings)
     suffixes = Counter(file.suffix.lower() for file in path.rglob("*") if file.is_file())
     if any(suffix in IMAGES for suffix in suffixes):
-        raise UserError(
-            f"{path} has images, but not below train/; move the folders of the classes to {path / 'train'}, or write "
-            "metadata.jsonl with a caption for each image"
-        )
+        settings = (_data("image_folder", "a folder for each class"), _path(path, "data.root"))
+        return Subject("images in a folder for each class", settings)
     if suffixes[".wav"] and suffixes[".txt"]:
         settings = (_data("speech", "sounds with a .txt each"), _path(path))
-        return Subject("speech", "recordings with what is said", settings)
+        return Subject("recordings with what is said", settings)
     tables = sorted(file for file in path.iterdir() if kind_of(file))
     if tables:
         subject = _columns_of(tables[0], typed)
         return replace(subject, settings=tuple(_path(path) if s.key == "data.path" else s for s in subject.settings))
     if suffixes[".tar"]:
         settings = (_data("webdataset", "tar archives of images"), _path(path))
-        return Subject("images", "images in tar shards", settings)
+        return Subject("images in tar shards", settings)
     if any(suffix in TAGGED for suffix in suffixes):
         settings = (_data("tagged_text", "a word and its tag in each line"), _path(path))
-        return Subject("tags", "sentences with a tag for each word", settings)
+        return Subject("sentences with a tag for each word", settings)
     if suffixes[".txt"]:
-        return Subject("text", "text files", (_data("text_file", "text files"), _path(path)))
+        return Subject("text files", (_data("text_file", "text files"), _path(path)))
     raise UserError(f"{path} holds nothing that is read; a folder or file is one of: {READABLE}")
 
 
@@ -158,7 +150,7 @@ def _zip(path: Path) -> Subject:
         suffixes = {Path(name).suffix.lower() for name in archive.namelist()}
     if {".wav", ".txt"} <= suffixes:
         settings = (_data("speech", "sounds with a .txt each"), _path(path))
-        return Subject("speech", "recordings with what is said", settings)
+        return Subject("recordings with what is said", settings)
     raise UserError(f"{path} is an archive without sounds and their .txt; unpack it and name the folder")
 
 
@@ -174,7 +166,7 @@ def _arrays(path: Path) -> Subject:
         raise UserError(f"{path} cannot be read: {first_line(error)}") from error
     if {"X_train", "y_train"} <= set(names):
         settings = (_data("series_table", "X_train and y_train, as in the archives of series"), _path(path))
-        return Subject("series", "series with a class each", settings)
+        return Subject("series with a class each", settings)
     if targets is None or not shape:
         raise UserError(
             f"{path} has the arrays {fold(names)}; name the inputs x and the targets y, or X_train and y_train for "
@@ -184,9 +176,7 @@ def _arrays(path: Path) -> Subject:
     if SPLIT not in names and shape[0] < SMALL:
         reason = f"of {shape[0]:,} rows the usual tenth is too small a test"
         read.append(Setting("data.test_fraction", SMALL_TEST, reason))
-    by_axes = {2: "numbers", 3: "series", 4: "images"}
-    kind = by_axes.get(len(shape), "numbers")
-    return Subject(kind, f"{shape[0]:,} arrays of shape {tuple(shape[1:])}", tuple(read))
+    return Subject(f"{shape[0]:,} arrays of shape {tuple(shape[1:])}", tuple(read))
 
 
 def _table(path: Path, typed: Mapping[str, str], folder: Path) -> Subject:
@@ -251,7 +241,7 @@ def _columns_of(path: Path, typed: Mapping[str, str]) -> Subject:
     smiles = next((column for column in columns if column.name.lower() == _SMILES), None)
     if smiles is not None and path.suffix == ".csv":
         read = (_data("molecules", f"the column {smiles.name} holds molecules"), _path(path))
-        return Subject("molecules", f"a table of {len(cells):,} molecules", read)
+        return Subject(f"a table of {len(cells):,} molecules", read)
     if sounds := table.first("sounds"):
         return _speech(table, sounds)
     table.settings.extend([_data("table", f"{path.name} is a table, a row for each sample"), _path(path)])
@@ -259,14 +249,15 @@ def _columns_of(path: Path, typed: Mapping[str, str]) -> Subject:
         table.set("data.test_fraction", SMALL_TEST, f"of {len(cells):,} rows the usual tenth is too small a test")
     if images := table.first("images"):
         return _images(table, images)
-    times = table.first("times")
-    if times and table.target is None and table.first("numeric"):
+    times = columns[0]
+    others_numeric = len(columns) > 1 and all(column.numeric for column in columns[1:])
+    if times.times and others_numeric and named_target(columns) is None and not table.typed_targets:
         settings = (
             _data("series_file", f"the column {times.name} holds times, the others numbers"),
             _path(path),
             Setting("data.time", times.name, "rows are in the order of this column"),
         )
-        return Subject("forecast", f"a time series of {len(cells):,} steps", settings)
+        return Subject(f"a time series of {len(cells):,} steps", settings)
     texts = [column for column in columns if column.texts and column is not table.target]
     if "data.text" in typed or ("data.columns" not in typed and texts):
         return _texts(table, texts)
@@ -283,33 +274,39 @@ def _speech(table: _Table, sounds: Column) -> Subject:
         Setting("data.file", sounds.name, "it names the sound files"),
         Setting("data.text", text.name, "it holds texts"),
     )
-    return Subject("speech", f"{table.num_rows:,} recordings with what is said", settings)
+    return Subject(f"{table.num_rows:,} recordings with what is said", settings)
 
 
 def _images(table: _Table, images: Column) -> Subject:
     table.set("data.image", images.name, "its cells name image files")
     table.set("data.text", None, "the images alone are read")
     target = _set_target(table)
-    return Subject("images", f"{table.num_rows:,} images with {target}", tuple(table.settings))
+    return Subject(f"{table.num_rows:,} images with {target}", tuple(table.settings))
 
 
 def _texts(table: _Table, texts: Sequence[Column]) -> Subject:
-    target = table.target
-    if target is None and len(texts) == 2 and table.path.name.endswith((".tsv", ".tsv.gz")):
+    if _are_translations(table, texts):
         source, translated = texts
-        settings = (
-            _data("translation", "two columns of texts and nothing to predict"),
+        read = (
+            _data("translation", "two columns of texts, called as languages are, or with nothing else to predict"),
             _path(table.path),
             Setting("data.source", source.name, "the first column of texts"),
             Setting("data.target", translated.name, "the second one"),
         )
-        return Subject("pairs", f"{table.num_rows:,} pairs of texts", settings)
+        return Subject(f"{table.num_rows:,} pairs of texts, {source.name} and {translated.name}", read)
     if texts:
         longest = max(texts, key=lambda column: column.mean_length)
         reason = "the only column of texts" if len(texts) == 1 else "the column with the longest texts"
         table.set("data.text", longest.name, reason)
     sentence = _set_target(table)
-    return Subject("texts", f"{table.num_rows:,} texts with {sentence}", tuple(table.settings))
+    return Subject(f"{table.num_rows:,} texts with {sentence}", tuple(table.settings))
+
+
+def _are_translations(table: _Table, texts: Sequence[Column]) -> bool:
+    """Return whether a table has pairs of texts and no target."""
+    if len(texts) != 2 or table.typed_targets or not table.path.name.endswith((".tsv", ".tsv.gz")):
+        return False
+    return table.target is None or all(len(column.name) <= LONGEST_LANGUAGE for column in texts)
 
 
 def _numbers(table: _Table) -> Subject:
@@ -328,7 +325,7 @@ def _numbers(table: _Table) -> Subject:
         reason += f"; left out: {fold(left_out)}"
     table.set("data.columns", read, reason)
     sentence = _set_target(table, target)
-    return Subject("numbers", f"{table.num_rows:,} rows of {len(read)} numbers with {sentence}", tuple(table.settings))
+    return Subject(f"{table.num_rows:,} rows of {len(read)} numbers with {sentence}", tuple(table.settings))
 
 
 def _set_target(table: _Table, target: Column | None = None) -> str:
