@@ -35,9 +35,9 @@ def _grid() -> tuple[dict[str, float], dict[str, dict[str, str]]]:
     return means, levels
 
 
-def _search(count: int, noise: float, signal: float = 1.0) -> tuple[list[dict[str, Any]], list[float]]:
+def _search(count: int, noise: float, signal: float = 1.0, seed: int = 0) -> tuple[list[dict[str, Any]], list[float]]:
     """Return trials whose results are 3 u + v, where u and v are the places of two options in their ranges."""
-    draw = random.Random(count)
+    draw = random.Random(1000 * count + seed)
     settings, values = [], []
     for _ in range(count):
         u, v = draw.random(), draw.random()
@@ -66,10 +66,10 @@ def test_a_grid_with_a_hole_and_one_of_equal_means_have_no_shares() -> None:
 
 def test_shares_of_a_search_are_near_those_of_theory() -> None:
     """The variance of 3 u + v is nine tenths that of 3 u; the third option changes nothing."""
-    result = search_importance(*_search(80, 0.05), SPACE)
+    result = search_importance(*_search(48, 0.05), SPACE)
     assert result is not None
     assert result.fit > 0.7
-    assert result.shares["optimizer.lr"] == pytest.approx(0.9, abs=0.1)
+    assert result.shares["optimizer.lr"] == pytest.approx(0.9, abs=0.12)
     assert result.shares["optimizer.weight_decay"] == pytest.approx(0.1, abs=0.08)
     assert result.shares["schedule"] < 0.02
     assert next(iter(result.shares)) == "optimizer.lr"
@@ -80,6 +80,14 @@ def test_results_that_follow_from_no_option_have_no_shares() -> None:
     assert result is not None
     assert result.fit < MIN_FIT
     assert result.shares == {}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("count", [8, 16, 40])
+def test_few_searches_of_noise_have_shares(count: int) -> None:
+    results = [search_importance(*_search(count, 1.0, signal=0.0, seed=seed), SPACE) for seed in range(60)]
+    with_shares = sum(bool(result and result.shares) for result in results)
+    assert with_shares <= 60 / 8
 
 
 def test_few_trials_and_one_option_have_no_importance() -> None:

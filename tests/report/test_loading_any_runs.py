@@ -97,7 +97,7 @@ def test_by_a_key_the_rest_is_averaged_seed_by_seed(tmp_path: Path) -> None:
 
 
 def test_by_several_keys_each_combination_of_values_is_an_arm(tmp_path: Path) -> None:
-    """What is not a key, here the rate, is averaged over; the keys that are numbers are in their order."""
+    """The other option, here the rate, is averaged over; values that are numbers are in their order."""
     for seed, (number, dim), block in itertools.product(range(3), enumerate((8, 16, 128)), ("pre_norm", "post_norm")):
         for rate, shift in (("0.001", 0.0), ("0.01", 0.1)):
             figure = 0.5 + shift + 0.01 * seed + 0.03 * number * (block == "pre_norm")

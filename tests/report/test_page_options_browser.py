@@ -10,6 +10,7 @@ import pytest
 
 from blockyard.report.page import write
 from tests.report.page_data import HOSTILE, comparison, crossed
+from tests.support.every import every
 from tools.browser import LEFT_OUT, Witness, address, chromium, scroll
 
 pytestmark = [pytest.mark.skipif(chromium() is None, reason=LEFT_OUT), pytest.mark.xdist_group("browser")]
@@ -58,7 +59,7 @@ def test_the_metric_over_a_numeric_option_has_a_line_for_each_choice_of_another(
 
 
 def test_a_point_is_the_mean_over_the_settings_that_all_points_have(opened: Opened) -> None:
-    """Of three options, the third is averaged over, seed by seed; a setting that one point lacks counts for none."""
+    """The third option is averaged over, seed by seed; a setting of it that one point lacks counts for none."""
     result = crossed(seeds=3)
     arms = []
     for number, (depth, shift) in enumerate({"2": 0.0, "4": 0.1, "8": 0.4}.items()):
@@ -94,7 +95,7 @@ def test_parallel_coordinates_keep_the_part_of_an_axis_over_which_the_mouse_was_
     page.mouse.up()
     kept = chart.locator("path.line:not(.dim) title").all_text_contents()
     assert 0 < len(kept) < 10
-    assert all(float(text.rpartition(" ")[2]) > 0.92 for text in kept)
+    assert every(float(text.rpartition(" ")[2]) > 0.92 for text in kept)
     page.mouse.click(x, box["y"] + box["height"] - 4)
     assert chart.locator("path.dim").count() == 0
 
@@ -120,10 +121,17 @@ def test_warnings_of_one_kind_are_one_line_and_cells_that_are_done_fold(opened: 
 
 @pytest.mark.full
 def test_a_table_of_many_arms_has_the_first_hundred_until_a_press(opened: Opened) -> None:
+    """The best come first, there and in the legend; the file has all."""
     result = comparison(arms=130, seeds=2, points=4)
+    best = max(result["arms"], key=lambda arm: arm["mean"])["name"]
     page = opened(result)
     assert page.locator("#arms-table > tbody > tr").count() == 100
-    page.locator("[data-key='table:all']").click()
+    assert page.locator("#arms-table > tbody > tr .name").first.text_content() == best
+    shown = page.locator(".switch").evaluate_all("each => each.map((one) => one.getAttribute('aria-pressed'))")
+    assert shown[:12] == ["true"] * 12
+    with page.expect_download() as download:
+        page.locator("[data-key='save:arms:csv']").click()
+    assert len(Path(download.value.path()).read_text().splitlines()) == 131
     assert page.locator("#arms-table > tbody > tr").count() == 130
 
 

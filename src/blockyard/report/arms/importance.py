@@ -9,7 +9,7 @@ from blockyard.errors import fold
 from blockyard.report.load.arms import ComparisonInput, format_value
 from blockyard.report.load.document import ImportanceRow, SettingRow
 from blockyard.report.stats.importance import grid_importance, search_importance
-from blockyard.sweep.spec.keys import space_of
+from blockyard.sweep.spec.keys import Search, space_of
 
 
 def importance_rows(data: ComparisonInput, means: Mapping[str, float | None]) -> list[ImportanceRow]:
@@ -17,36 +17,52 @@ def importance_rows(data: ComparisonInput, means: Mapping[str, float | None]) ->
 
     means: arm -> mean of the comparison's metric
     """
-    question = data.question or {}
     if not data.tuning:
-        grid = {arm: mean for arm, mean in means.items() if mean is not None}
-        levels = {arm.name: arm.levels for arm in data.arms}
-        shares = grid_importance(grid, levels) if len(grid) == len(means) else None
-        return [] if shares is None else [ImportanceRow(arm=None, count=len(grid), shares=shares)]
+        return _of_grid(data, means)
+    search = (data.question or {}).get("search")
     rows = []
-    search = question.get("search")
     for arm in data.arms:
         tried = [row for row in data.tuning if row.arm == arm.name and _is_complete(row)]
-        if search:
-            results = [row.mean for row in tried if row.mean is not None]
-            searched = search_importance([row.setting for row in tried], results, space_of(search, arm.name))
-            if searched:
-                rows.append(ImportanceRow(arm=arm.name, count=len(tried), shares=searched.shares, fit=searched.fit))
-            continue
-        means_of_settings = {str(index): row.mean for index, row in enumerate(tried) if row.mean is not None}
-        texts = {str(index): _texts(row) for index, row in enumerate(tried)}
-        shares = grid_importance(means_of_settings, texts)
-        if shares:
-            rows.append(ImportanceRow(arm=arm.name, count=len(tried), shares=shares))
+        row = _of_search(arm.name, tried, search) if search else _of_tuning(arm.name, tried)
+        if row is not None:
+            rows.append(row)
     return rows
+
+
+def _of_grid(data: ComparisonInput, means: Mapping[str, float | None]) -> list[ImportanceRow]:
+    """Return the row of a grid in which every arm has a mean; none of other arms."""
+    measured = {arm: mean for arm, mean in means.items() if mean is not None}
+    if len(measured) < len(means):
+        return []
+    shares = grid_importance(measured, {arm.name: arm.levels for arm in data.arms})
+    if shares is None:
+        return []
+    return [ImportanceRow(arm=None, count=len(measured), shares=shares)]
+
+
+def _of_search(arm: str, tried: Sequence[SettingRow], search: Search) -> ImportanceRow | None:
+    results = [row.mean for row in tried if row.mean is not None]
+    importance = search_importance([row.setting for row in tried], results, space_of(search, arm))
+    if importance is None:
+        return None
+    return ImportanceRow(arm=arm, count=len(tried), shares=importance.shares, fit=importance.fit)
+
+
+def _of_tuning(arm: str, tried: Sequence[SettingRow]) -> ImportanceRow | None:
+    means = {}
+    levels = {}
+    for index, row in enumerate(tried):
+        if row.mean is not None:
+            means[str(index)] = row.mean
+            levels[str(index)] = {key: format_value(value) for key, value in row.setting.items()}
+    shares = grid_importance(means, levels)
+    if shares is None:
+        return None
+    return ImportanceRow(arm=arm, count=len(tried), shares=shares)
 
 
 def _is_complete(row: SettingRow) -> bool:
     return row.state in (None, "complete") and row.mean is not None and math.isfinite(row.mean)
-
-
-def _texts(row: SettingRow) -> dict[str, str]:
-    return {key: format_value(value) for key, value in row.setting.items()}
 
 
 def importance_answer(rows: Sequence[ImportanceRow]) -> str:

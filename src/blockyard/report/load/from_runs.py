@@ -255,7 +255,11 @@ def group_by(keys: Sequence[str], configs: dict[str, RunConfig], runs: Runs) -> 
 
 def _others(names: Iterable[str], keys: Sequence[str]) -> list[str]:
     """Return the names of options that are neither one of the keys nor an option of one."""
-    return [name for name in names if not any(name == key or name.startswith(f"{key}.") for key in keys)]
+    others = []
+    for name in names:
+        if name not in keys and not name.startswith(tuple(f"{key}." for key in keys)):
+            others.append(name)
+    return others
 
 
 def _levels(

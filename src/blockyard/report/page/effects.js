@@ -1,5 +1,6 @@
 // The options of the arms: the metric over the values of one, what each level changes, interactions, and importance.
 
+const FEW_LINES = 5; // of more, the one that is pointed at stands out
 const DODGE = 4; // pixels between points at one value
 
 /** The options in which arms differ: key -> its values, numbers in order. */
@@ -39,8 +40,8 @@ function drawEffects(body) {
   if (data.effects) {
     const { main, interactions, formula } = data.effects;
     const digits = decimals([0, ...main.flatMap((one) => [one.effect, ...(one.interval || [])])], main.map((one) => one.interval));
-    const place = ({ factor, level }) => (factors()[factor] || []).indexOf(level);
-    const sorted = [...new Set(main.map((one) => one.factor))].flatMap((factor) => main.filter((one) => one.factor === factor).sort((a, b) => place(a) - place(b)));
+    const order = ({ factor, level }) => (factors()[factor] || []).indexOf(level);
+    const sorted = [...new Set(main.map((one) => one.factor))].flatMap((factor) => main.filter((one) => one.factor === factor).sort((a, b) => order(a) - order(b)));
     const table = () => grid(`Effect of each level on ${data.metric}, relative to the first level of its factor`,
       ["factor", "level", "reference", "effect", "95 % interval", "p", "p (Holm)"],
       sorted.map((one) => [one.factor, word(one.level), word(one.reference), change(one.effect, digits), interval(one.interval, digits) || NONE,
@@ -111,7 +112,7 @@ function meanOf(arms) {
 /** The chart: a line for each value of an option, whiskers at its points. */
 function optionChart(body, lines, values) {
   const numeric = numbers(values);
-  const place = (value) => (numeric ? Number(value) : values.indexOf(value));
+  const coordinate = (value) => (numeric ? Number(value) : values.indexOf(value));
   const logarithm = numeric && wideRange(values.map(Number));
   const points = lines.flatMap((line) => line.points);
   const width = Math.max(280, body.clientWidth);
@@ -120,19 +121,23 @@ function optionChart(body, lines, values) {
     x: { domain: numeric ? extent(values.map(Number), 0.06, logarithm) : [-0.4, values.length - 0.6], label: state.across, logarithm,
       ticks: numeric && values.length > 12 ? undefined : values.map((value, k) => [numeric ? Number(value) : k, numeric ? short(Number(value)) : cut(value, 14)]) },
     y: { domain: extent(points.flatMap((point) => [point.mean, ...(point.interval || [])]), 0.06), label: data.metric } });
-  const at = (line, point) => [chart.x(place(point.value)) + DODGE * (lines.indexOf(line) - (lines.length - 1) / 2) * Math.min(1, 6 / lines.length), chart.y(point.mean)];
+  const at = (line, point) => [chart.x(coordinate(point.value)) + DODGE * (lines.indexOf(line) - (lines.length - 1) / 2) * Math.min(1, 6 / lines.length), chart.y(point.mean)];
   for (const line of lines) {
     const { stroke, dash } = styleOf(line.k);
-    chart.plot.append(s("path", { class: "line", d: path(line.points.map((point) => at(line, point))), "stroke-dasharray": dash, style: { stroke } }),
+    const group = s("g", { "data-line": line.k });
+    chart.plot.append(group);
+    group.append(s("path", { class: "line", d: path(line.points.map((point) => at(line, point))), "stroke-dasharray": dash, style: { stroke } }),
       ...line.points.flatMap((point) => {
         const [x, y] = at(line, point);
         return [point.interval ? s("line", { class: "reach", x1: x, x2: x, y1: chart.y(point.interval[0]), y2: chart.y(point.interval[1]), style: { stroke } }) : "",
           mark(styleOf(line.k), x, y, 4)];
       }));
   }
+  const single = (k) => { for (const group of chart.plot.children) group.classList.toggle("dim", k !== null && lines.length > FEW_LINES && group.dataset.line !== String(k)); };
   listen(chart, (event, x, y) => {
     const near = lines.flatMap((line) => line.points.map((point) => [line, point])).reduce((a, b) => (Math.hypot(at(...a)[0] - x, at(...a)[1] - y) <= Math.hypot(at(...b)[0] - x, at(...b)[1] - y) ? a : b));
+    single(near[0].k);
     tip(event, `${state.across} ${near[1].value}`, [[null, `${short(near[1].mean, 4)} ${near[0].name}`]]);
-  }, () => {});
+  }, () => single(null));
   return h("div", {}, chart.root, state.lines ? h("p", { class: "keys" }, `${state.lines}: `, lines.map((line) => h("span", {}, swatch(line.name, styleOf(line.k)), line.name))) : null);
 }

@@ -51,18 +51,18 @@ function parallelChart(lines, keys, metric, wanted, body) {
 function brush(root, { x }, top, bottom, report) {
   const mark = s("rect", { class: "drag", x: x - 9, width: 18, visibility: "hidden" });
   const strip = s("rect", { class: "strip", x: x - 14, width: 28, y: top - 8, height: bottom - top + 16, fill: "transparent" });
-  const place = (event) => (event.clientY - root.getBoundingClientRect().top) * (root.viewBox.baseVal.height / root.getBoundingClientRect().height);
+  const height = (event) => (event.clientY - root.getBoundingClientRect().top) * (root.viewBox.baseVal.height / root.getBoundingClientRect().height);
   let start = null;
-  strip.addEventListener("pointerdown", (event) => { start = place(event); strip.setPointerCapture(event.pointerId); });
+  strip.addEventListener("pointerdown", (event) => { start = height(event); strip.setPointerCapture(event.pointerId); });
   strip.addEventListener("pointermove", (event) => {
     if (start === null) return;
-    const [from, to] = [start, place(event)].sort((a, b) => a - b);
+    const [from, to] = [start, height(event)].sort((a, b) => a - b);
     const wide = to - from > 4;
     fill(mark, { y: from, height: to - from, visibility: wide ? "visible" : "hidden" }, []);
     report(wide ? [from, to] : null);
   });
   strip.addEventListener("pointerup", (event) => {
-    if (Math.abs(place(event) - start) <= 4) { mark.setAttribute("visibility", "hidden"); report(null); }
+    if (Math.abs(height(event) - start) <= 4) { mark.setAttribute("visibility", "hidden"); report(null); }
     start = null;
   });
   return [mark, strip];
@@ -72,7 +72,7 @@ function brush(root, { x }, top, bottom, report) {
 function importanceTable() {
   const rows = (data.importance || []).filter(({ shares }) => Object.keys(shares).length);
   const without = (data.importance || []).filter((row) => !rows.includes(row));
-  if (!rows.length && !without.length) return null;
+  if (![...rows, ...without].length) return null;
   const bar = (part) => (known(part) ? [s("svg", { class: "swatch", width: 80, height: 10, "aria-hidden": "true" }, s("rect", { width: 80 * part, height: 10, rx: 2, style: { fill: "var(--link)" } })), ` ${Math.round(100 * part)} %`] : NONE);
   const keys = [...new Set(rows.flatMap(({ shares }) => Object.keys(shares)))];
   const searched = rows.some(({ fit }) => known(fit));

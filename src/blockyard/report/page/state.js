@@ -97,6 +97,7 @@ function begin() {
   state.quality = data.metric;
   state.cost = firstCost();
   [state.across, state.lines] = firstFactors();
+  if (data.arms.length > MOST_ROWS) state.sort = { column: "mean", down: data.direction === "max" };
   if (data.arms.length > SHOWN) {
     const keep = leaders();
     state.hidden = new Set(data.arms.map((arm) => arm.name).filter((name) => !keep.has(name)));

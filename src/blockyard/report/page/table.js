@@ -139,14 +139,21 @@ function drawTable(body) {
             h("th", { scope: "colgroup", colspan: all.filter((column) => column.group === group).length }, group))),
           h("tr", {}, head({ key: "name", name: "Arm", words: true }, true), all.map((column) => head(column, false)))),
         h("tbody", {}, arms.flatMap((arm) => row(arm, all))))),
-    arms.length < data.arms.length ? h("p", {}, h("button", { type: "button", class: "quiet", "data-key": "table:all", onclick: () => { state.open.add(EVERY_ARM); redraw("table"); } },
+    arms.length < data.arms.length ? h("p", {}, h("button", { type: "button", class: "quiet", "data-key": "table:all", onclick: showEveryArm },
       `Show all ${data.arms.length} arms`)) : "",
-    saving("arms", null, () => document.getElementById("arms-table")),
+    saving("arms", null, () => { showEveryArm(); return document.getElementById("arms-table"); }),
     h("p", { class: "note" }, smallest()),
     baselineTable() || "",
     externalTable() || "",
     costTable(arms) || "",
     disclosure("how", "How to read this table", reading));
+}
+
+/** Show the rows of all arms. */
+function showEveryArm() {
+  if (data.arms.length <= MOST_ROWS || state.open.has(EVERY_ARM)) return;
+  state.open.add(EVERY_ARM);
+  redraw("table");
 }
 
 /** What the arms cost, in the order of the first table; null where no cost is known. */
