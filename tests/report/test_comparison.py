@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 from dataclasses import replace
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from blockyard.engine.callbacks import attention_maps as callback
 from blockyard.report.arms import attention_maps, fairness, pictures
@@ -355,3 +357,16 @@ def test_warnings_of_one_kind_are_one_line_on_a_terminal(tmp_path: Path, capsys:
     assert "post: 1 of 4 cells failed (step 40) (and 4 more like this, see --html)" in printed
     assert "step 41" not in printed
     assert "the load differed (0.5 to 2.0)" in printed
+
+
+def test_names_are_whole_on_a_terminal_where_intervals_and_ratios_break(tmp_path: Path) -> None:
+    long = {f"{arm}_with_a_longer_name": overrides for arm, overrides in ARMS.items()}
+    values = {f"{arm}_with_a_longer_name": of_arm for arm, of_arm in VALUES.items()}
+    faster = {"pre_with_a_longer_name": {"step_seconds": 0.01, "seconds": 1.5}}
+    result = compare(sweep(tmp_path, long, values, summaries=faster), changes=False)
+    printed = io.StringIO()
+    show(result, Console(width=100, force_terminal=True, color_system=None, file=printed))
+    lines = printed.getvalue().splitlines()
+    assert sum(line.startswith("pre_with_a_longer_name ") for line in lines) == 2  # of quality and of cost
+    assert max(map(len, lines)) <= 100
+    assert any(line.split() == ["(0.50x)", "(0.50x)"] for line in lines)
