@@ -1,17 +1,17 @@
-"""How often the intervals of compute multipliers cover the truth, and how often no multiplier is told.
+"""Simulate how often the intervals of compute multipliers cover the truth, and how often no multiplier is given.
 
     python benchmarks/ladder.py [--ladders 40] [--floors shared|own] [--noise 0.002 0.01 0.1] [--cases "same power" ...]
 
 Two arms over four rungs, five seeds each, noise that both arms share in part. The laws of some cases are not of the
 form that is fitted. Columns count ladders without a law, those whose multiplier is withheld, and the share of the
-multipliers that are told whose interval covers the truth. The answer is a Markdown table on standard output.
+published multipliers whose interval covers the truth. The answer is a Markdown table on standard output.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -74,12 +74,10 @@ def runs(draw: np.random.Generator, base: Losses, arm: Losses, seeds: int, noise
     shared = draw.normal(size=(seeds, len(RUNGS)))
     result = {}
     for name, loss in (("base", base), ("arm", arm)):
-        own = draw.normal(size=(seeds, len(RUNGS)))
-        factor = np.exp(noise * (shared + own) / np.sqrt(2))
-        result[name] = {
-            seed: [(compute, loss(compute) * float(factor[seed, rung])) for rung, compute in enumerate(RUNGS)]
-            for seed in range(seeds)
-        }
+        of_arm = draw.normal(size=(seeds, len(RUNGS)))
+        factor = np.exp(noise * (shared + of_arm) / np.sqrt(2))  # (seeds, rungs)
+        losses = factor * [loss(compute) for compute in RUNGS]
+        result[name] = {seed: list(zip(RUNGS, losses[seed].tolist(), strict=True)) for seed in range(seeds)}
     return result
 
 
@@ -95,26 +93,32 @@ def row(name: str, noise: float, ladders: int, floors: str) -> str:
             fitted += [arm for arm in ladder(drawn, "base", floors).arms if arm.name == "arm"]
         except UserError:
             continue
-    told = [arm for arm in fitted if arm.withheld is None]
+    published = [arm for arm in fitted if arm.withheld is None]
     farther = [arm for arm in fitted if arm.farther_withheld is None]
-    near = sum(arm.interval[0] <= near_truth <= arm.interval[1] for arm in told if arm.interval)
-    far = sum(
-        arm.farther_interval[0] <= far_truth <= arm.farther_interval[1] for arm in farther if arm.farther_interval
-    )
+    median = ""
+    if published:
+        median = f"{statistics.median(arm.multiplier for arm in published):.3g}"
+    held_out_error = ""
+    if fitted:
+        errors = [abs(arm.held_out[0] / arm.held_out[1] - 1) for arm in fitted]
+        held_out_error = f"{100 * statistics.median(errors):.1f} %"
     cells = [
         name,
         f"{100 * noise:g} %",
         f"{near_truth:.3g}",
         str(ladders - len(fitted)),
-        str(len(fitted) - len(told)),
-        f"{near} of {len(told)}",
-        f"{statistics.median(arm.multiplier for arm in told):.3g}" if told else "",
-        f"{far} of {len(farther)}",
-        f"{100 * statistics.median(abs(arm.held_out[0] / arm.held_out[1] - 1) for arm in fitted):.1f} %"
-        if fitted
-        else "",
+        str(len(fitted) - len(published)),
+        f"{covered([arm.interval for arm in published], near_truth)} of {len(published)}",
+        median,
+        f"{covered([arm.farther_interval for arm in farther], far_truth)} of {len(farther)}",
+        held_out_error,
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def covered(intervals: Sequence[tuple[float, float] | None], truth: float) -> int:
+    """Return how many of the intervals cover the truth; a multiplier without an interval does not."""
+    return sum(low <= truth <= high for low, high in filter(None, intervals))
 
 
 def main() -> None:

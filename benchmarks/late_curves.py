@@ -1,4 +1,4 @@
-"""How often the warning that curves still improve is given, by the loss in training alone, on simulated curves.
+"""Simulate how often the warning that curves still improve is given, by the loss in training alone.
 
     python benchmarks/late_curves.py [--sweeps 400]
 

@@ -22,6 +22,7 @@ import argparse
 import json
 import math
 import re
+import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -314,8 +315,8 @@ def claims(sweeps: int) -> None:
             for sign, factor in (("~", 1.0), (">=", -1.0), (">", 1.0)):
                 clause = ArmComparison("a", (("a",), ("base",)), sign)
                 verdicts = []
-                for own in factor * gaps:
-                    values = {"base": dict.fromkeys(range(MOST), 0.0), "a": dict(enumerate(own.tolist()))}
+                for of_sweep in factor * gaps:
+                    values = {"base": dict.fromkeys(range(MOST), 0.0), "a": dict(enumerate(of_sweep.tolist()))}
                     verdicts.append(judge([clause], values, range(MOST), "max", margin, rule=BOUNDARY)[0].verdict)
                 cells += [verdicts.count("supported") / sweeps, verdicts.count("contradicted") / sweeps]
             print(f"| {share:g} | {margin:g} | {' | '.join(f'{cell:.1%}' for cell in cells)} |")
@@ -419,8 +420,9 @@ def _shipped() -> list[Shipped]:
             square = ((high - low) / 2 / radius(n, 1.0, ALPHA)) ** 2 / (n - 1)
             for arm in clause.arms:
                 squares[arm].append(square / len(clause.arms))
-        some = [math.fsum(own) / len(own) for own in squares.values() if own]
-        deviations = {arm: math.sqrt(math.fsum(own) / len(own) if own else max(some)) for arm, own in squares.items()}
+        variances = {arm: statistics.fmean(of_arm) for arm, of_arm in squares.items() if of_arm}
+        largest = max(variances.values())
+        deviations = {arm: math.sqrt(variances.get(arm, largest)) for arm in squares}
         questions.append(Shipped(plan, record["cells"][0], means, deviations))
     return questions
 

@@ -102,7 +102,7 @@ def measure(name: str) -> Used:
 
 
 def first_step(folder: Path, *more: str, seed: int = 0) -> Used:
-    """Of `blockyard train` as a user types it: the run itself records when its process had taken the first step."""
+    """Return the seconds until `blockyard train` has taken its first step, as the run itself records them."""
     used = run(["train", *more, *RUN, "outputs=outputs"], str(folder))
     summary = next(folder.glob(f"outputs/*/s{seed}/summary.json"))
     return Used(float(json.loads(summary.read_text())["seconds_to_first_step"]), used.mib)

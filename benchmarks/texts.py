@@ -1,4 +1,4 @@
-"""How often intervals for new texts cover the truth where texts have very different lengths, by simulation.
+"""Simulate how often intervals for new texts cover the truth where texts have very different lengths.
 
     python benchmarks/texts.py [--sweeps 2000] [--deviation 1.0]
 

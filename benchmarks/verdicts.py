@@ -1,4 +1,4 @@
-"""How often verdicts on expectations are wrong: simulated sweeps with a fixed number of seeds, and with looks.
+"""Simulate how often verdicts on expectations are wrong, with a fixed number of seeds and with looks.
 
     python benchmarks/verdicts.py clauses      several clauses against a margin: the whole falsely contradicted
     python benchmarks/verdicts.py diverged     runs that diverge: three rules for them, false verdicts and power

@@ -27,7 +27,7 @@ PARTS = {
         *("tokenizer", "position", "token_mixer", "channel_mixer", "norm", "block", "residual", "layers", "model"),
         *("head", "preset"),
     ),
-    "The task": ("data", "objective", "experiment"),
+    "The task": ("data", "objective", "recipe", "experiment"),
     "The training": (
         *("parametrization", "optimizer", "schedule", "init", "trainer", "callbacks", "logger", "debug", "executor"),
     ),

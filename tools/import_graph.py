@@ -31,7 +31,7 @@ FLOORS = (
     "engine",
     "inspect bench",
     "sweep",
-    "report",
+    "report ask",
     "commands cli __main__ __init__",
 )
 # The same for the folders in a room, whose imports of each other point down too; "." are the room's own files.
@@ -53,6 +53,7 @@ OUTBUILDINGS = {
         *("report/bundle/", "report/wandb/", "report/home/hub_card"),
         *("commands/bundle", "commands/verify_bundle"),
     ),
+    "asking": ("ask/", "commands/ask"),
     "clusters": ("sweep/executor/slurm", "sweep/executor/_slurm", "sweep/executor/ray"),
 }
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms.split()}

@@ -396,10 +396,10 @@ def _decisions(records: list[dict[str, Any]]) -> list[str]:
             continue
         largest, counts = _rungs(one)
         for rung, count in counts.items():
-            told = _share(count.decided_kept, count.decided)
+            decided_share = _share(count.decided_kept, count.decided)
             rows.append(
                 f"| [`{one['sweep']}`](#{one['sweep']}) | `{one['metric']}` | {rung} | {largest} "
-                f"| {_share(count.kept, count.pairs)} | {told} |"
+                f"| {_share(count.kept, count.pairs)} | {decided_share} |"
             )
     if not rows:
         return []
@@ -429,22 +429,26 @@ def _rungs(record: dict[str, Any]) -> tuple[str, dict[str, Decisions]]:
     has_values = all("values" in arm for arm in record["arms"])
     gaps = {}
     for rung in (*smaller, largest):
-        values = {name: arm["values"] if has_values else {"": arm["mean"]} for name, arm in rungs[rung].items()}
+        values = {}
+        for name, arm in rungs[rung].items():
+            values[name] = arm["values"] if has_values else {"": arm["mean"]}
         gaps[rung] = pair_gaps(values)
-    told = told_apart(gaps[largest]) if has_values else _told_from_baseline(rungs[largest])
-    counts = decision_accuracy([mean_gaps(pairs) for pairs in gaps.values()], told)
+    decided = _apart_from_baseline(rungs[largest])
+    if has_values:
+        decided = told_apart(gaps[largest])
+    counts = decision_accuracy([mean_gaps(pairs) for pairs in gaps.values()], decided)
     return largest, dict(zip(smaller, counts, strict=True))
 
 
-def _told_from_baseline(arms: dict[str, dict[str, Any]]) -> set[Pair]:
+def _apart_from_baseline(arms: dict[str, dict[str, Any]]) -> set[Pair]:
     """Return the pairs of an arm and the baseline whose interval leaves 0 out."""
-    told = set()
+    decided = set()
     for pair in itertools.combinations(arms, 2):
         verdicts = [arms[name]["verdict"] for name in pair]
         intervals = [arms[name]["interval"] for name in pair if arms[name]["interval"]]
         if "baseline" in verdicts and any(low > 0 or high < 0 for low, high in intervals):
-            told.add(pair)
-    return told
+            decided.add(pair)
+    return decided
 
 
 def _share(count: int, of: int) -> str:

@@ -1,9 +1,10 @@
-"""Tables of every command: fitted to a terminal, one line a row anywhere else."""
+"""Tables of every command: fitted to a terminal, one line a row in a pipe, HTML in a notebook."""
 
 from __future__ import annotations
 
+import html
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import IO, TYPE_CHECKING, cast
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+NOTEBOOK_ROWS = 40  # of a table in a notebook; of more, the first ones and their number are shown
 PIPED = 1000  # columns; no row is wider, so `blockyard list | grep` sees whole lines
 
 
@@ -39,6 +41,27 @@ def _plain() -> type[Console]:
                 yield segment if segment.control else segment._replace(text=printable(segment.text))
 
     return Plain
+
+
+def notebook_table(
+    title: str, header: Sequence[str], rows: Sequence[Sequence[object]], notes: Iterable[str | None] = ()
+) -> str:
+    """Return a table as HTML for `_repr_html_` of a notebook, without scripts and styles. All text is escaped.
+
+    notes: paragraphs below the table; None and empty ones are left out
+    """
+
+    def cells(tag: str, values: Iterable[object]) -> str:
+        texts = ["" if value is None else printable(str(value)) for value in values]
+        return "".join(f"<{tag}>{html.escape(text)}</{tag}>" for text in texts)
+
+    lines = [f"<tr>{cells('td', row)}</tr>" for row in rows[:NOTEBOOK_ROWS]]
+    table = f"<table><thead><tr>{cells('th', header)}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    paragraphs = [*notes]
+    if len(rows) > NOTEBOOK_ROWS:
+        paragraphs.insert(0, f"and {len(rows) - NOTEBOOK_ROWS} more")
+    below = "".join(cells("p", [text]) for text in paragraphs if text)
+    return f"<div><strong>{html.escape(printable(title))}</strong>{table if rows else ''}{below}</div>"
 
 
 class Trimmed:

@@ -99,7 +99,7 @@ def with_stand_ins(imports: str, expression: str) -> Any:
 
 
 def test_data_and_tokenizers_declare_the_same_with_stand_ins() -> None:
-    """Of all tokenizers only those with a network of timm have tokens that a built network shows."""
+    """The tokenizers with a network of timm are the only ones whose tokens are known from a built network alone."""
     read = with_stand_ins("from tests.support.declared_specs import declared_specs", "declared_specs()")
     assert {name.partition(" ")[2] for name, text in read.items() if text == UNREAD} == {"tokenizer=timm"}
     declared = declared_specs()

@@ -123,11 +123,11 @@ def test_all_problems_at_once():
 @pytest.mark.parametrize(
     ("overrides", "pair", "best", "varied"),
     [
-        ("data=series_table data.path=x.npz", "data with tokenizer", "tokenizer=series_patch", "tokenizer"),
-        ("data=table data.path=x.csv", "data with tokenizer", "tokenizer=word", "tokenizer"),
+        ("recipe=null data=series_table data.path=x.npz", "data with tokenizer", "tokenizer=series_patch", "tokenizer"),
+        ("recipe=null data=table data.path=x.csv", "data with tokenizer", "tokenizer=word", "tokenizer"),
         ("data=table data.path=x.csv tokenizer=patch", "data with tokenizer", "tokenizer=word", "tokenizer"),
-        ("data=molecules data.path=x.graphs.jsonl", "data with tokenizer", "tokenizer=nodes", "tokenizer"),
-        ("data=molecules data.path=x.graphs.jsonl", "data with objective", "objective=regress", "objective"),
+        ("recipe=null data=molecules data.path=x.graphs.jsonl", "data with tokenizer", "tokenizer=nodes", "tokenizer"),
+        ("recipe=null data=molecules", "data with objective", "objective=regress", "objective"),
         ("token_mixer=fourier experiment=gpt_code_small", "position with token_mixer", "position=learned", "position"),
         ("tokenizer=word", "data with tokenizer", "data=", "data"),
     ],

@@ -50,7 +50,7 @@ def batch(number: int, *overrides: str) -> Batch:
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    """Whether all tensors are equal to the bit."""
+    """Return whether all tensors are equal to the bit."""
     return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 

@@ -52,11 +52,16 @@ def plan_content(sweep_plan: SweepPlan) -> dict[str, Any]:
 
 
 def identities() -> dict[str, str]:
-    """Return the identity of every experiment and preset, and the hash of the semantic part of every other choice."""
+    """Return the identity of every experiment and preset, and the hash of the semantic part of every other choice.
+
+    Recipes are left out, whose values are tuned; no run from before them has one.
+    """
     result = {}
     for family in catalog.families():
+        if family == "recipe":
+            continue
         for name in catalog.choices(family):
-            composed = compose([f"{family}={name}"])
+            composed = compose([f"{family}={name}", "recipe=null"])
             if family in ("experiment", "preset"):
                 result[f"{family}={name}"] = identity(composed.config)
             else:

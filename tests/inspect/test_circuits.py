@@ -12,9 +12,9 @@ from blockyard.block.pre_norm import ScaledNorm
 from blockyard.errors import UserError
 from blockyard.inspect.circuits import head_circuits, token_tables
 from blockyard.inspect.jacobian import spectrum
-from blockyard.inspect.recorded_calls import unfused
 from blockyard.inspect.samples import Sample
 from blockyard.ops import maps
+from blockyard.ops.observed import unfused
 from tests.inspect.small_models import build_model
 
 CIRCUITS = {

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.inspect.kinds.mixing import mixing_layers, pattern
-from blockyard.inspect.recorded_calls import unfused
 from blockyard.inspect.samples import Sample
+from blockyard.ops.observed import unfused
 from tests.inspect.small_models import build_model
 from tests.support.every import every
 

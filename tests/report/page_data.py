@@ -98,6 +98,20 @@ def comparison(
     return content
 
 
+def crossed(seeds: int = 5) -> dict[str, Any]:
+    """The comparison of a grid of two positions and five rates in another order, the higher of which are better."""
+    rates = ("0.01", "0.0001", "0.001", "0.0003", "0.003")
+    levels = [{"position": position, "optimizer.lr": rate} for position in ("none", "rope") for rate in rates]
+    names = tuple(" ".join(f"{key}={level}" for key, level in arm.items()) for arm in levels)
+    result = comparison(arms=len(names), seeds=seeds, names=names)
+    for arm, level in zip(result["arms"], levels, strict=True):
+        arm["levels"] = level
+        mean = 0.9 + 0.01 * rates.index(level["optimizer.lr"]) + 0.02 * (level["position"] == "rope")
+        arm |= {"mean": mean, "interval": [mean - 0.002, mean + 0.002]}
+    result["importance"] = [{"arm": None, "count": 10, "shares": {"optimizer.lr": 0.7, "position": 0.3}}]
+    return result
+
+
 def disagreeing() -> dict[str, Any]:
     """The comparison of three arms of which the second has an interval above 0 and a corrected p above 0.05."""
     result = comparison(arms=3)

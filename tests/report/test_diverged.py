@@ -98,6 +98,7 @@ def test_two_of_five_runs_that_diverged_leave_a_claim_undecided(tmp_path: Path) 
         assert lost in text
     assert result.arm("pre").diverged == [1, 3]
     assert result.arm("alibi").diverged is None
+    assert (result.arm("pre").pareto, result.arm("alibi").pareto) == (False, True)  # of equal means and costs
     json.dumps(result.as_dict(), allow_nan=False)
 
 

@@ -110,7 +110,7 @@ def test_a_baseline_whose_law_misses_tells_no_multiplier_of_any_arm() -> None:
 
 
 def test_a_power_beyond_any_known_law_tells_no_multiplier() -> None:
-    """As fast as 1 / tokens and 1 / parameters: 1 / N + 1 / D at N D = C is least at N = D = C^1/2."""
+    """A loss of 1 / N + 1 / D at N D = C is least at N = D = C^1/2."""
     compute = 1e12
     split = [(1 / n + n / compute, n) for n in np.logspace(3, 9, 601)]
     assert min(split)[0] == pytest.approx(2 * compute**-laws.STEEPEST)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -92,6 +94,39 @@ def test_by_a_key_the_rest_is_averaged_seed_by_seed(tmp_path: Path) -> None:
         compare(tmp_path, by="position")
     with pytest.raises(UserError, match=r"--by blok: no run has this key; the runs differ in block"):
         compare(tmp_path, by="blok")
+
+
+def test_by_several_keys_each_combination_of_values_is_an_arm(tmp_path: Path) -> None:
+    """The other option, here the rate, is averaged over; values that are numbers are in their order."""
+    for seed, (number, dim), block in itertools.product(range(3), enumerate((8, 16, 128)), ("pre_norm", "post_norm")):
+        for rate, shift in (("0.001", 0.0), ("0.01", 0.1)):
+            figure = 0.5 + shift + 0.01 * seed + 0.03 * number * (block == "pre_norm")
+            run(tmp_path, f"block={block}", f"model.dim={dim}", f"optimizer.lr={rate}", seed=seed, figure=figure)
+    result = compare(tmp_path, by="block, model.dim", changes=False)
+    assert [arm.name for arm in result.arms][3:] == [f"block=pre_norm model.dim={dim}" for dim in (8, 16, 128)]
+    assert result.arms[-1].levels == {"block": "pre_norm", "model.dim": "128"}
+    assert result.arms[-1].values == pytest.approx({"0": 0.61, "1": 0.62, "2": 0.63})
+    assert warned(result, "mean over 2 settings of optimizer.lr")
+    assert result.effects is not None
+    assert result.effects.interactions[0].factors == ["block", "model.dim"]
+    listed = compare(tmp_path, by=["block", "model.dim"], changes=False)
+    assert listed.arms == result.arms
+    assert len(compare(tmp_path, by="block,model.dim,optimizer.lr", changes=False).arms) == 12
+
+
+@pytest.mark.parametrize(
+    ("by", "message"),
+    [
+        ("block,,model.dim", "--by block,,model.dim: a key is empty; expected KEY or KEY,KEY"),
+        ("block,block", "--by block,block: a key is named twice"),
+        ("block,position", "--by position: all runs have position=learned; they differ in block, optimizer.lr"),
+        ("block,blok", "--by blok: no run has this key; the runs differ in block, optimizer.lr"),
+    ],
+)
+def test_keys_that_make_no_arms_are_refused(tmp_path: Path, by: str, message: str) -> None:
+    runs_of_three_arms(tmp_path)
+    with pytest.raises(UserError, match=re.escape(message)):
+        compare(tmp_path, by=by)
 
 
 def test_a_seed_that_one_setting_lacks_is_averaged_over_for_none(tmp_path: Path) -> None:

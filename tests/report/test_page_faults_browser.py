@@ -230,7 +230,8 @@ def test_cells_tell_of_their_run(opened: Opened, tmp_path: Path) -> None:
     page = opened(result)
     scroll(page)
     rows = page.locator("#cells .map tbody tr")
-    assert "optimizer.lr=0.1" in rows.all_text_contents()[1]  # a row for each setting
+    assert rows.nth(1).locator("th").all_text_contents() == ["post_norm 0.1"]  # a row for each setting
+    assert page.locator("#cells .map thead th").first.text_content() == "arm · optimizer.lr"
     page.locator("#cells .map button.cell.done").first.click()
     chosen = page.locator("#cells .chosen")
     for text in ("41\u00a0s", "2026-03-02", done["run"], "test/accuracy"):

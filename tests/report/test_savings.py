@@ -105,7 +105,7 @@ def test_both_arms_count_until_they_first_have_the_value(tmp_path: Path) -> None
 
 
 def test_noise_saves_nothing() -> None:
-    """Of two arms that are the same, neither is faster; a share of the whole run would say that both are."""
+    """Neither of two equal arms is faster; a share of the whole run would say that both are."""
     generator = np.random.default_rng(0)
     steps = np.arange(1, 31)
     expected = 1 - np.exp(-steps / 6)  # flat at the end, where noise decides when a value is reached

@@ -303,7 +303,7 @@ def test_the_comparison_warns_and_answers_other_questions(tmp_path: Path) -> Non
 
 
 def test_groups_are_looked_for_in_the_differences(tmp_path: Path) -> None:
-    """Of arms that are not in groups themselves: they differ by their data order."""
+    """Arms that differ by their data order are not in groups themselves."""
     base = [0.31, 0.52, 0.44, 0.63]
     gaps = [0.2, 0.201, -0.2, -0.199]
     figures: dict[str, dict[int, float | str]] = {

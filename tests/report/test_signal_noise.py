@@ -1,4 +1,4 @@
-"""Which metrics tell arms apart, by runs that exist."""
+"""The signal-to-noise ratio of metrics, from runs that exist."""
 
 from __future__ import annotations
 

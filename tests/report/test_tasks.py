@@ -23,7 +23,7 @@ def record(data: str, objective: str, fingerprint: str | None, seed: int = 0) ->
     return LoadedRun("", seed, Path("x"), "done", facts=facts, summary=summary)
 
 
-def names(records: list[LoadedRun], by: str | None = None) -> list[str]:
+def names(records: list[LoadedRun], *by: str) -> list[str]:
     return [str(task) for task in by_task(records, by)]
 
 

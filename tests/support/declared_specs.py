@@ -1,4 +1,4 @@
-"""What data sets and tokenizers declare, as text, to compare two processes that read it."""
+"""The declarations of data sets and tokenizers as text, to compare two processes that read them."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_with_a_known_variance_a_spending_function_is_spent() -> None:
 
 @pytest.mark.parametrize(("first", "most", "alpha"), [(3, 20, 0.05), (5, 20, 0.1), (5, 60, 0.05), (3, 3, 0.05)])
 def test_t_tests_cross_it_as_often_as_the_level_says(first: int, most: int, alpha: float) -> None:
-    """Of 40,000 sweeps without a difference; a standard error is 0.11 points at 5 %."""
+    """Simulate 40,000 sweeps without a difference; a standard error is 0.11 points at 5 %."""
     gaps = np.random.default_rng(0).normal(size=(40_000, most))
     n = np.arange(1, most + 1)
     mean = np.cumsum(gaps, 1) / n
@@ -65,7 +65,7 @@ def test_t_tests_cross_it_as_often_as_the_level_says(first: int, most: int, alph
 
 @pytest.mark.parametrize("n", [3, 4, 12, 60])
 def test_one_more_seed_leaves_the_distribution_of_a_normal_score_as_it_is(n: int) -> None:
-    """Where nothing has stopped, z is standard normal after any number of seeds."""
+    """z is standard normal after any number of seeds where nothing has stopped."""
     edges = np.concatenate([np.arange(0.0, 4.0, 0.02), [8.0]])
     masses = 2 * np.diff(special.ndtr(edges))
     middles = (edges[1:] + edges[:-1]) / 2
@@ -139,7 +139,7 @@ def test_the_interval_leaves_out_what_the_boundary_rejects() -> None:
 
 
 def test_clauses_about_the_margin_take_nothing_from_those_about_zero() -> None:
-    """Of two clauses one is held against the margin: the other has all of the 5 %."""
+    """A clause that is held against the margin leaves all of the 5 % to the other one."""
     gaps = [1.0, 0.4, 1.3, 0.6, 0.9, 1.2]
     values = {"base": dict.fromkeys(range(6), 0.0), "a": dict(enumerate(gaps)), "b": dict(enumerate(gaps[::-1]))}
     better = ArmComparison("a > base", (("a",), ("base",)), ">")

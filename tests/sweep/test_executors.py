@@ -185,19 +185,21 @@ def test_a_server_that_hangs_is_killed_with_its_cells(tmp_path, monkeypatch):
 
 
 @pytest.mark.full
-def test_a_killed_server_is_replaced_and_its_cells_save(pool, tmp_path):
+def test_a_killed_server_is_replaced_and_its_cells_save(tmp_path):
     sweep_plan = plan(tmp_path, *SLOW)
-    pool.submit(task_of(sweep_plan))
     path = sweep_plan.path(sweep_plan.cells[0])
-    wait_for(lambda: (path / "checkpoints" / "last.ckpt").exists())
-    pool._server.process.kill()
-    (ended,) = until_ended(pool, 1).values()
-    assert ended.code == 143
-    wait_for(lambda: not held(path))
-    assert "SIGTERM" in read_status(path).reason
-    again = plan(tmp_path)
-    pool.submit(task_of(again))
-    assert until_ended(pool, 1)[again.cells[0].run].code == 0
+    # Not `pool`: the new server works in the folder of this test, which is gone when the next one runs.
+    with LocalExecutor(workers=2, gpus=None, threads=1) as executor:
+        executor.submit(task_of(sweep_plan))
+        wait_for(lambda: (path / "checkpoints" / "last.ckpt").exists())
+        executor._server.process.kill()
+        (ended,) = until_ended(executor, 1).values()
+        assert ended.code == 143
+        wait_for(lambda: not held(path))
+        assert "SIGTERM" in read_status(path).reason
+        again = plan(tmp_path)
+        executor.submit(task_of(again))
+        assert until_ended(executor, 1)[again.cells[0].run].code == 0
 
 
 @pytest.mark.full

@@ -1,4 +1,4 @@
-"""Which rule decides a sweep that has an earlier plan with results."""
+"""The rule that decides a sweep which has an earlier plan with results."""
 
 from __future__ import annotations
 

@@ -78,6 +78,8 @@ def test_the_content_is_part_of_the_identity_and_the_path_is_not(weights: Path, 
         identity(sound()),
     )
     assert len({of(weights), *others}) == len(others) + 1
+    # A part that is drawn has a seed.
+    assert of(weights, "init.parts=[blocks]", "init.seed=1") != of(weights, "init.parts=[blocks]")
 
 
 def test_a_run_and_a_file_with_its_weights_are_one_source(digits: RunFolder, weights: Path) -> None:
@@ -117,6 +119,7 @@ def test_the_head_comes_along_only_from_a_run_that_predicts_the_same(digits: Run
         (["init.lora.rank=2", "init.lora.layers=[nowhere]"], "no linear layer"),
         (["init.lora.rank=2", "trainer.strategy=fsdp"], "not sharded"),
         (["init.lora.rnk=2"], "no field 'rnk'"),
+        (["init.seed=1"], "init.seed: init.from="),
         (["init.sha256=abc"], "its weights are not those that the config names"),
         (["init.from=[1]"], "expected text or null"),
         (["init.which=first"], "one of best, last"),

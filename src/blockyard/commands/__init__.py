@@ -14,6 +14,7 @@ COMMANDS = {
     "import": "weights from a library:   blockyard import checkpoints/gpt2 out=imported/gpt2",
     "export": "weights to a library:     blockyard export run=last to=exported/gpt format=hf",
     "soup": "average weights of runs:  blockyard soup tuned_a tuned_b out=soups/tuned weights=greedy",
+    "ask": "plan from a file:        blockyard ask reviews.tsv arms=rope,learned hours=1",
     "sweep": "run a question file:      blockyard sweep quickstart",
     "runs": "list, tag, delete runs:   blockyard runs position=rope --best test/accuracy",
     "compare": "compare runs:             blockyard compare outputs --by block",

@@ -39,7 +39,9 @@ def help_text(name: str) -> str:
 def _usage(name: str, function: Function, new: list[Parameter]) -> str:
     """Return the line that shows how a function is called; new: the parameters that no function before it has."""
     start = f"blockyard {name} {function.subcommand}".rstrip()
-    parts = [parameter.typed for parameter in function.positional]
+    parts = []
+    for parameter in function.positional:
+        parts.append(parameter.typed if parameter.required else f"[{parameter.typed}]")
     if function.rest is not None:
         parts.append(f"[{function.rest.typed} ...]")
     for parameter in [*function.keywords, *function.flags]:

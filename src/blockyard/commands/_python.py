@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from blockyard.config.override_grammar import packages_typed, to_override, to_text
 from blockyard.config.untrusted.package_finder import importable
 from blockyard.errors import UserError, fold, quoted
+from blockyard.terminal import NOTEBOOK_ROWS, notebook_table
 
 if TYPE_CHECKING:
     import pandas
@@ -327,6 +328,20 @@ class Runs(Sequence["RunRecord"]):
             return "<0 runs>"
         noun = "run" if len(names) == 1 else "runs"
         return f"<{len(names)} {noun}: {fold(names)}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table of `blockyard runs`, for a notebook."""
+        from blockyard.commands.runs import as_text, default_columns
+
+        columns = list(filter(None, default_columns(self.records, self.records[:NOTEBOOK_ROWS])))
+        rows = []
+        for record in self.records[:NOTEBOOK_ROWS]:
+            rows.append([record.run, *(as_text(record.value(key)) for key in columns)])
+        noun = "run" if len(self.records) == 1 else "runs"
+        title = f"{len(self.records)} {noun}"
+        if len(rows) < len(self.records):
+            title = f"the first {len(rows)} of {title}"
+        return notebook_table(title, ["run", *columns], rows)
 
     def to_frame(self) -> pandas.DataFrame:
         """Return a table with a row for each run: its facts, its choice in each family, and its metrics.

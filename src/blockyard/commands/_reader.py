@@ -125,13 +125,17 @@ def _read_value(parameter: Parameter, texts: list[str]) -> Any:
 
 
 def _placed(title: str, function: Function, texts: list[str]) -> tuple[list[str], list[str]]:
-    """Return the arguments without a `=` for the parameters before the star, and the others."""
+    """Return the arguments without a `=` for the parameters before the star, with their defaults, and the others."""
     if not function.positional:
         return [], texts
     names = [text for text in texts if "=" not in text]
     count = len(function.positional)
+    left_out = function.positional[len(names) :]
     takes_more = function.rest is not None and not function.rest.value.everything
-    if len(names) == count or (len(names) > count and takes_more):
+    if len(names) <= count and not any(parameter.required for parameter in left_out):
+        defaults = [parameter.default for parameter in left_out]
+        return [*names, *defaults], [text for text in texts if "=" in text]
+    if len(names) > count and takes_more:
         return names[:count], [text for text in texts if "=" in text] + names[count:]
     nouns = []
     for parameter in function.positional:

@@ -42,6 +42,10 @@ def check(*overrides: Override, config_dirs: ConfigDirs = ()) -> int:
     facts = DataReader().read(composed.config)
     if facts.problem:
         return refuse([redact_text(facts.problem)])
+    if composed.recipe:
+        for line in composed.recipe.described():
+            sys.stdout.write(f"{'recipe':<12}{line}\n")
+        sys.stdout.write("\n")
     print_card(composed.config, composed.choices)
     for note in facts.notes:
         sys.stdout.write(f"{'note':<12}{note}\n")

@@ -34,7 +34,7 @@ def compare(
     *paths: Annotated[str, Value("PATH", values=planned_sweeps, everything="overrides")],
     baseline: Flag[Annotated[str, Value("ARM")]] | None = None,
     metric: Flag[Annotated[str, Value("M")]] | None = None,
-    by: Flag[Annotated[str, Value("KEY")]] | None = None,
+    by: Flag[Annotated[str, Value("KEY,...")]] | None = None,
     direction: Flag[Annotated[str, Value("max|min")]] | None = None,
     margin: Flag[Annotated[float, Gt(0), Value("D")]] | None = None,
     over: Flag[Annotated[str, Value("WHAT")]] | None = None,
@@ -58,7 +58,7 @@ def compare(
         paths: a sweep (its name, file or folder), a run, a folder of runs, a name or an id
         baseline: the arm that the others are compared with
         metric: test/accuracy, val/loss, step_seconds, ...; by default the sweep's or the objective's
-        by: one arm for each value of a config key: --by block, --by optimizer.lr
+        by: one arm for each value of a config key, or of several together: --by block,optimizer.lr
         direction: of a metric that does not say which direction is better
         margin: the smallest difference that matters, in the metric's unit: for `a ~ b`, and for how many seeds would
             suffice; by default the sweep's margin

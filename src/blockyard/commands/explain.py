@@ -163,7 +163,7 @@ def _option_places(name: str | None, folders: tuple[Path, ...], allow: list[str]
     every = [OptionPlace(key, "", option, option.default) for key, option in options(Root).items()]
     for family in catalog.groups():
         for choice in catalog.choices(family, folders).values():
-            if family in ("preset", "experiment", "debug"):
+            if family in ("preset", "experiment", "recipe", "debug"):
                 continue
             for prefix, node in tree.nodes(whole_node(choice, allow), family):
                 if not allowed(str(node["_target_"]), allow):
@@ -416,7 +416,11 @@ def _settings() -> list[Facts]:
     from blockyard.config.rules import Facts
 
     text = ["data=code", "tokenizer=char", "model=decoder", "head=token", "objective=next_token"]
-    return [Facts(picks(compose(overrides), list(CONTRACTS))) for overrides in ([], text)]
+    settings = []
+    for overrides in ([], text):
+        composed = compose(overrides)
+        settings.append(Facts(picks(composed.config, composed.choices, list(CONTRACTS))))
+    return settings
 
 
 def _reason(rule: Rule, settings: list[Facts], against: Pick) -> str | None:

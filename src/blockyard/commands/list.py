@@ -47,9 +47,14 @@ def list_choices(
         blockyard list token_mixer --compatible experiment=gpt_code_small position=rope
     """
     folders, groups = check_config_dirs(config_dirs, families), catalog.groups()
-    names = [text for text in families if "=" not in text]
     overrides = [text for text in families if "=" in text]
-    names = [name.removesuffix("s") if name.removesuffix("s") in groups else name for name in names]
+    names = []
+    for text in families:
+        singular = text.removesuffix("s")
+        if singular in groups:
+            names.append(singular)
+        elif "=" not in text:
+            names.append(text)
     for name in names:
         if name not in (*groups, *catalog.OF_SOURCE, SWEEPS):
             raise UserError(_unknown_family(name, groups))

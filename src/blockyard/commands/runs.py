@@ -165,17 +165,26 @@ def _columns(
     if listing.columns is not None:
         columns = [name.strip() for name in listing.columns.split(",") if name.strip()]
     else:
-        metric = listing.best or _main_metric(selected)
         keys = [*(parse(text).key for text in conditions), sorted_by]
-        members = [key for key in ("sweep", "arm") if any(record.value(key) for record in selected)]
-        families = _differing(selected)
         limit = SHOWN if listing.limit is None else listing.limit
         shown = selected if listing.csv else selected[: limit or None]
-        options = telling_apart(shown, [*families, *keys])
-        columns = [*members, "state", "started", *families, *options, *keys, metric, "tags"]
+        columns = default_columns(selected, shown, keys, listing.best)
     columns = [name for name in dict.fromkeys(columns) if name and name != "run"]
     check_keys(every, [*columns, *filter(None, [listing.best, sorted_by])])
     return columns
+
+
+def default_columns(
+    selected: Sequence[RunRecord], shown: Sequence[RunRecord], keys: Sequence[str] = (), metric: str | None = None
+) -> list[str]:
+    """Return the columns that tell runs apart, with the metric that most of them have.
+
+    shown: the first of the selected runs; keys: further columns
+    """
+    members = [key for key in ("sweep", "arm") if any(record.value(key) for record in selected)]
+    families = _differing(selected)
+    options = telling_apart(shown, [*families, *keys])
+    return [*members, "state", "started", *families, *options, *keys, metric or _main_metric(selected), "tags"]
 
 
 def _differing(selected: Sequence[RunRecord]) -> list[str]:
@@ -201,7 +210,7 @@ def print_table(selected: Sequence[RunRecord], columns: Sequence[str], limit: in
     shown = selected[: limit or None]
     rows = table(None, "run", *columns)
     for record in shown:
-        rows.add_row(record.run, *(_text(record.value(key)) for key in columns))
+        rows.add_row(record.run, *(as_text(record.value(key)) for key in columns))
     if shown:
         console().print(rows)
     count = _count(len(selected))
@@ -235,7 +244,7 @@ def _cell(value: Any) -> Any:
     return value
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
     """Return a value as the table shows it."""
     if isinstance(value, float):
         return f"{value:.4g}"

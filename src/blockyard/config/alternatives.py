@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -15,7 +15,6 @@ import torch
 
 from blockyard.atomic_files import stamp
 from blockyard.config.choices import catalog
-from blockyard.config.compose import Composed
 from blockyard.config.defaults import complete
 from blockyard.config.instantiate import settings
 from blockyard.config.rules import RULES, Facts, Pick, Rule
@@ -46,18 +45,18 @@ def alternatives(
     return alone or instead_of_free.with_others or instead_of_typed.with_others
 
 
-def picks(composed: Composed, families: Sequence[str]) -> dict[str, Pick]:
+def picks(config: Node, choices: Mapping[str, str | None], families: Sequence[str]) -> dict[str, Pick]:
     """Return the choices of families as rules see them; families without a node are left out.
 
     A family with a node inside that cannot be built is left out too. The build of the whole reports it.
     """
     result = {}
     for family in families:
-        node = composed.config.get(family)
+        node = config.get(family)
         if is_node(node):
-            name = composed.choices.get(family) or node["_target_"]
+            name = choices.get(family) or node["_target_"]
             with suppress(ValueError):
-                result[family] = _pick(family, str(name), node, allow_of(composed.config))
+                result[family] = _pick(family, str(name), node, allow_of(config))
     return result
 
 

@@ -97,7 +97,7 @@ def check(
     unsound_families = {key.partition(".")[0] for key in unsound}
     sound = [family for family in (*CONTRACTS, *SOURCE_CONTRACTS) if family not in unsound_families]
     # Rules also compare the sound families of an unsound config, so that as many problems as possible are reported.
-    own = LayerChoices(composed, Facts(picks(composed, sound)))
+    own = LayerChoices(composed, Facts(picks(config, composed.choices, sound)))
     kinds: list[LayerChoices] = []
     if not unsound:
         kinds = _kinds_of_layers(composed, sound)
@@ -259,7 +259,7 @@ def _kinds_of_layers(composed: Composed, families: Sequence[str]) -> list[LayerC
         for family, node in nodes.items():
             choices[family] = layer_kinds.choice_name(node, catalog.choices(family, composed.folders))
         kind = replace(composed, config=composed.config | nodes, choices=choices)
-        facts = Facts(picks(kind, families), differing=frozenset(nodes))
+        facts = Facts(picks(kind.config, choices, families), differing=frozenset(nodes))
         kinds.append(LayerChoices(kind, facts, f"{layer_kinds.KINDS}.{name}"))
     return kinds
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from blockyard.config import layer_kinds, presets, recorded_facts, size_matching, user_folders
+from blockyard.config import layer_kinds, presets, recipes, recorded_facts, size_matching, user_folders
 from blockyard.config.defaults import complete, leave_out_defaults
 from blockyard.config.merge import Choices, merge
 from blockyard.config.overrides import SortedOverrides, sort_overrides
@@ -28,7 +28,8 @@ class Composed:
     folders: the user's own config folders
     matched: the size that was solved for, if any
     typed_values: the values of the command line by their keys, as they were typed
-    typed_families: families with a choice on the command line, not in an experiment or a preset
+    typed_families: families with a choice on the command line, not in an experiment, a preset or a recipe
+    recipe: the recipe for the data, if there is one
     """
 
     config: Node
@@ -38,6 +39,7 @@ class Composed:
     matched: size_matching.SolvedSize | None = None
     typed_values: dict[str, str] = field(default_factory=dict)
     typed_families: frozenset[str] = frozenset()
+    recipe: recipes.ChosenRecipe | None = None
 
 
 def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multirun: bool = False) -> Composed:
@@ -51,8 +53,10 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
     if problems:  # a folder that cannot be trusted is not composed from
         return Composed({}, {}, (), [Issue(where, what) for where, what in problems])
     issues: list[Issue] = []
-    ordered = sort_overrides(overrides, folders, issues, multirun)
-    ordered.values, of_kinds = layer_kinds.split(ordered.values)
+    typed = sort_overrides(overrides, folders, issues, multirun)
+    typed.values, of_kinds = layer_kinds.split(typed.values)
+    recipe = recipes.choose(typed, folders)
+    ordered = typed if recipe is None else recipes.with_recipe(typed, recipe)
     config, choices = merge(ordered, folders, issues)
     if not config:
         return Composed({}, {}, folders, issues)
@@ -64,7 +68,9 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
         return kind
 
     layer_kinds.expand(config, of_kinds, ordered, folders, issues, compose_kind)
-    return _completed(config, choices, ordered, folders, issues)
+    composed = _completed(config, choices, typed, folders, issues)
+    composed.recipe = recipe
+    return composed
 
 
 def of_application(config: Node, choices: Choices) -> Composed:
@@ -82,19 +88,19 @@ def of_application(config: Node, choices: Choices) -> Composed:
 
 
 def _completed(
-    config: Node, choices: Choices, ordered: SortedOverrides, folders: tuple[Path, ...], issues: list[Issue]
+    config: Node, choices: Choices, typed: SortedOverrides, folders: tuple[Path, ...], issues: list[Issue]
 ) -> Composed:
     """Return the config with everything that a frozen one holds: defaults, hashes of files, a name, the solved size."""
-    _delete_callbacks(config, ordered.deleted, issues)
+    _delete_callbacks(config, typed.deleted, issues)
     complete(config, folders)  # again: a value may have named another class, which has other defaults
     leave_out_defaults(config, choices)
     recorded_facts.fill(config, issues)
     if config.get("name") is None:
         config["name"] = _default_name(choices)
-    typed = {value.key: value.text for value in ordered.values}
-    matched = size_matching.solve(config, typed, issues)
-    families = frozenset(group.partition("=")[0] for group in ordered.groups)
-    return Composed(config, choices, folders, issues, matched, typed, families)
+    typed_values = {value.key: value.text for value in typed.values}
+    matched = size_matching.solve(config, typed_values, issues)
+    families = frozenset(group.partition("=")[0] for group in typed.groups)
+    return Composed(config, choices, folders, issues, matched, typed_values, families)
 
 
 def _delete_callbacks(config: Node, keys: Sequence[str], issues: list[Issue]) -> None:

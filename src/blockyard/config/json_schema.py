@@ -23,7 +23,7 @@ from blockyard.config.untrusted.targets import allowed, locate
 
 Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-GLOBAL = ("experiment", "preset", "debug")  # groups whose files set options of every family
+GLOBAL = ("recipe", "experiment", "preset", "debug")  # groups whose files set options of every family
 _INTERPOLATION: Schema = {"type": "string", "pattern": r"\$\{"}
 _DEFAULTS: Schema = {"type": "array", "items": {"type": ["string", "object"]}}
 _MATCH: Schema = {

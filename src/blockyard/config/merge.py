@@ -149,6 +149,8 @@ def _merge_files(
     families = (*catalog.families(), *(key for key in catalog.OF_SOURCE if chosen.get(key)))
     choices = {family: chosen[family] for family in families if family in chosen}
     choices |= {family: ",".join(names) for family, names in several.items()}
+    if choices[presets.RECIPE] is None:  # as in the choices of runs from before there were recipes
+        del choices[presets.RECIPE]
     fill_defaults(content)  # before values are set, which may interpolate any option
     return pickle.dumps(content), choices
 

@@ -39,11 +39,13 @@ class SortedOverrides:
     groups: choices, `family=name`
     values: options
     deleted: callbacks, by their dotted keys; `callbacks` for all of them
+    without_recipe: none is chosen for the data, as `recipe=null` says
     """
 
     groups: list[str] = field(default_factory=list)
     values: list[OverrideValue] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
+    without_recipe: bool = False
 
     @property
     def allow(self) -> list[str]:
@@ -200,13 +202,15 @@ def _sort_choice(
     if values and isinstance(values[0], list) and family in catalog.SEVERAL:
         _sort_several(family, values[0], choices, result, issues)
         return
-    optional = family in ("experiment", "preset")
+    optional = family in ("experiment", "preset", "recipe")
     unknown = [v for v in values if not (v is None and optional) and not (isinstance(v, str) and v in choices)]
     issues.extend(unknown_choice(family, value, choices) for value in unknown)
     if unknown or not values:
         return
     if values[0] is None:  # `experiment=null` takes an earlier experiment back
         result.groups = [group for group in result.groups if not group.startswith(f"{family}=")]
+        if family == "recipe":
+            result.without_recipe = True
     else:
         result.groups.append(f"{family}={values[0]}")
 

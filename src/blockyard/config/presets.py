@@ -9,7 +9,7 @@ options that an experiment sets for a choice of its own, where an override or a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from blockyard.config.choices import catalog
@@ -17,21 +17,24 @@ from blockyard.config.tree import Node
 
 FAMILY = "preset"
 EXPERIMENT = "experiment"
+RECIPE = "recipe"
 TASK = ("tokenizer", "source_tokenizer", "head", "objective")
 
 
 def expand(groups: Sequence[str], folders: tuple[Path, ...] = ()) -> tuple[list[str], list[str]]:
-    """Return the choices of a command line and of its experiment's task, and the families with another preset choice.
+    """Return the choices of a command line and of its task, and the families with another choice than the preset's.
+
+    The task is that of the experiment or of the recipe.
 
     groups: `family=name`
     """
     chosen = dict(group.split("=", 1) for group in groups)
-    preset, experiment = chosen.get(FAMILY), chosen.get(EXPERIMENT)
+    preset = chosen.get(FAMILY)
     if not _is_named(preset):
         return list(groups), []
     of_preset = choices(FAMILY, str(preset), folders)
-    of_experiment = choices(EXPERIMENT, str(experiment), folders) if _is_named(experiment) else {}
-    kept = {family: of_experiment[family] for family in TASK if family in of_experiment and family not in chosen}
+    of_task = _of_task(chosen, folders)
+    kept = {family: of_task[family] for family in TASK if family in of_task and family not in chosen}
     effective = chosen | kept
     replaced = [family for family, name in of_preset.items() if effective.get(family, name) != name]
     return [*groups, *(f"{family}={name}" for family, name in kept.items())], replaced
@@ -66,7 +69,7 @@ def choices(
 
 
 def remove_options(config: Node, chosen: dict[str, str | None], folders: tuple[Path, ...] = ()) -> None:
-    """Remove in place the options that only the experiment's choice of a family has, where another one is made.
+    """Remove in place the options that only the experiment's, or recipe's, choice of a family has, for another one.
 
     `experiment=speech_ctc` masks bands of its spectrogram. With `source_tokenizer=waveform` there are none, and these
     options do not apply. Options of both choices, such as a learning rate, do. An option that neither choice has stays
@@ -74,12 +77,11 @@ def remove_options(config: Node, chosen: dict[str, str | None], folders: tuple[P
 
     chosen: the choice of each family
     """
-    experiment = chosen.get(EXPERIMENT)
-    if not experiment:
+    of_task = _of_task(chosen, folders)
+    if not of_task:
         return
-    of_experiment = choices(EXPERIMENT, experiment, folders)
     for family, present in chosen.items():
-        former = of_experiment.get(family, catalog.default_choices().get(family))
+        former = of_task.get(family, catalog.default_choices().get(family))
         node = config.get(family)
         if present == former or family in catalog.SEVERAL or not isinstance(node, dict):
             continue
@@ -87,6 +89,15 @@ def remove_options(config: Node, chosen: dict[str, str | None], folders: tuple[P
         if former in of_family and present in of_family:
             for option in {*of_family[former].options} - {*of_family[present].options}:
                 node.pop(option, None)
+
+
+def _of_task(chosen: Mapping[str, str | None], folders: tuple[Path, ...]) -> dict[str, str]:
+    """Return the choices of the experiment, or without one those of the recipe."""
+    for group in (EXPERIMENT, RECIPE):
+        name = chosen.get(group)
+        if _is_named(name):
+            return choices(group, str(name), folders)
+    return {}
 
 
 def _is_named(name: str | None) -> bool:

@@ -104,7 +104,8 @@ def companions(
     choice: catalog.Choice, dirs: Sequence[str], more: Sequence[str], fixed: Sequence[str] = ()
 ) -> Iterator[tuple[str, ...]]:
     """Yield choices of other families that make all rules accept this one, fewest first; `fixed` families stay."""
-    facts = Facts(picks(compose([f"{choice.family}={choice.name}", *more], dirs), [*CONTRACTS, *SOURCE_CONTRACTS]))
+    composed = compose([f"{choice.family}={choice.name}", *more], dirs)
+    facts = Facts(picks(composed.config, composed.choices, [*CONTRACTS, *SOURCE_CONTRACTS]))
     stay = {choice.family, *fixed}
     if choice.family == "preset":
         stay |= {*choices_of_file("preset", choice.name)}

@@ -12,7 +12,7 @@ from torch import nn
 from blockyard.contracts.batch import Position
 from blockyard.contracts.modules import Block, ChannelMixer, Embedder, Head, Model, Residual, TokenMixer
 from blockyard.contracts.option_types import ChoiceOptions
-from blockyard.contracts.specs import Context, DataSpec, TokenSpec, UpdateRule
+from blockyard.contracts.specs import Context, DataSpec, FittingValue, TokenSpec, UpdateRule
 from blockyard.contracts.splits import InputReader, NewInputs, Splits
 from blockyard.contracts.tokenizers import Tokenizer
 
@@ -53,6 +53,13 @@ class DataModule(ABC):
     def limits(self) -> tuple[str, ...]:
         """Return the limits of this data, a sentence each. Printed as a run starts, and recorded with it."""
         return ()
+
+    def fitting(self, length: Callable[[str], int], source_length: Callable[[str], int]) -> list[FittingValue]:
+        """Return values of options that fit the files, for a recipe, as far as they are cheap to find; none by default.
+
+        length, source_length: give the expected number of tokens of a text, and of a text of the source
+        """
+        return []
 
     def licence(self) -> str | None:
         """Return the licence under which the data is published, by its SPDX name; None if unknown."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor
 
 from blockyard.contracts.modules import Embedder
-from blockyard.contracts.specs import Context, DataSpec, TokenSpec
+from blockyard.contracts.specs import Context, DataSpec, FittingValue, TokenSpec
 
 if TYPE_CHECKING:
     import tokenizers
@@ -54,6 +54,10 @@ class Tokenizer(ABC):
         """
         return {}
 
+    def fitting(self, data: DataSpec) -> list[FittingValue]:
+        """Return values of its options that fit the size of the data, for a recipe; none by default."""
+        return []
+
     def remarks(self, data: DataSpec) -> Iterator[str]:
         """Yield remarks for the user on its options with this data, a sentence each; none by default.
 
@@ -97,6 +101,13 @@ class TextTokenizer(Tokenizer):
     def pieces(self, text: str) -> list[str] | None:
         """Return the part of `text` of each token, known or not; None if tokens are no parts of the text."""
         return None
+
+    def expected_length(self, text: str) -> int:
+        """Return about how many tokens a text has, before `fit` too; of parts of words two for each word."""
+        parts = self.pieces(text)
+        if parts is None:
+            return 2 * len(text.split())
+        return len(parts)
 
     def to_tokenizers(self) -> tokenizers.Tokenizer | None:
         """Return a new tokenizer of Hugging Face's `tokenizers` with equal ids and texts; None if there is none."""

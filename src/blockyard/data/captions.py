@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -25,13 +25,26 @@ from typing import BinaryIO, Literal, cast
 import torch
 from torch import Tensor
 
-from blockyard.contracts import BatchSize, DataSpec, Length, Samples, Seed, Side, Splits, Text, TextTokenizer, Tokenizer
+from blockyard.contracts import (
+    BatchSize,
+    DataSpec,
+    FittingValue,
+    Length,
+    Samples,
+    Seed,
+    Side,
+    Splits,
+    Text,
+    TextTokenizer,
+    Tokenizer,
+)
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.file_names import spelled
 from blockyard.data.files.images import decode_image, read_picture
 from blockyard.data.files.split_names import SPLIT, SPLIT_NAMES, split_number
 from blockyard.data.files.tables import check_rows, column_names, lines_where, read_table
 from blockyard.data.splits.captions import caption_parts
+from blockyard.data.splits.fitting import equally_spaced_rows, fitting_context
 from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.row_splits import split_rows
 from blockyard.data.splits.split import Fraction, check_fractions
@@ -90,6 +103,14 @@ class Captions(LoadedData):
         if (self._folder / METADATA).is_file():
             return None
         return f"no {METADATA} in {self._folder.absolute()}; set data.path=FOLDER that holds one, and the images"
+
+    def fitting(self, length: Callable[[str], int], source_length: Callable[[str], int]) -> list[FittingValue]:
+        """Return a context that holds most captions with their end token."""
+        if self.missing() is not None:
+            return []
+        texts = read_captions(self._folder, self.text).texts
+        lengths = [length(texts[row]) + 1 for row in equally_spaced_rows(len(texts))]
+        return fitting_context("data.context", lengths, "captions")
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Decode the images and encode the captions; fit the tokenizer on those of training if it has no state."""

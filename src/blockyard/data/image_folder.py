@@ -1,12 +1,12 @@
-"""Your own images, one folder per class: root/train/CLASS/*.png, root/val/CLASS/*.png and root/test/CLASS/*.png.
+"""Your own images, one folder per class: root/CLASS/*.png, or root/train/CLASS/*.png and the same below val and test.
 
 Source: the folder layout of torchvision
 Reference: torchvision.datasets.ImageFolder
 
-Classes are the folder names under train, sorted. The validation images are those of root/val, root/valid or
-root/validation. Without such a folder, or without root/test, that split is held out from the training images. A test/
-without folders of classes, as ImageNet's, is left out, and so are hidden files and folders, whose number is logged.
-Images are brought to `size` x `size`: the shorter side is
+Classes are the folder names under train, sorted; where root has no folder of a split, its own folders are the classes.
+The validation images are those of root/val, root/valid or root/validation. Without such a folder, or without root/test,
+that split is held out from the training images. A test/ without folders of classes, as ImageNet's, is left out, and so
+are hidden files and folders, whose number is logged. Images are brought to `size` x `size`: the shorter side is
 resized, then the center cropped. A data set that fits `memory_limit` is decoded once and kept in memory; a larger one,
 and one with `resized_crop`, is decoded batch by batch, by `workers` threads in each of the processes of
 `trainer.num_workers`; channel statistics, and tokens that are learned, then come from 2,000 of its training images.
@@ -45,7 +45,7 @@ class ImageFolder(Photographs):
     """Image files in one folder per class.
 
     Options:
-        root: the folder that holds train/ and optionally val/ and test/
+        root: the folder that holds train/ and optionally val/ and test/, or a folder for each class
         test_fraction: share of the training images that is the test split, without a test/ folder
         validation_fraction: share of the training images that is the validation split, without a val/ folder
     """
@@ -54,7 +54,7 @@ class ImageFolder(Photographs):
 
     @property
     def names(self) -> list[str]:
-        """Class names: the folders under root/train, sorted."""
+        """Class names: the folders under root/train, or under root where no folder is of a split; sorted."""
         train = self._folder("training")
         names = [] if train is None else _classes(train)
         for name in names:
@@ -67,7 +67,7 @@ class ImageFolder(Photographs):
 
     @property
     def classes(self) -> int | None:
-        """Number of folders under root/train; None if there are none."""
+        """Number of classes; None if there are none."""
         return len(self.names) or None
 
     @property
@@ -82,7 +82,7 @@ class ImageFolder(Photographs):
         archives = sorted(self._root.glob("*.zip")) if self._root.is_dir() else []
         unpack = f"unpack {archives[0].name} and " if archives else ""
         train = (self._root / "train").absolute()
-        return f"no folder of images in {train}; {unpack}set data.root=FOLDER with train/CLASS/*.png"
+        return f"no folder of images in {train}; {unpack}set data.root=FOLDER with CLASS/*.png or train/CLASS/*.png"
 
     def parts(self) -> tuple[ImageFiles, ImageFiles, ImageFiles]:
         """List the files of each split. Raises ValueError if the folder of a split is empty, or has several names."""
@@ -143,7 +143,11 @@ class ImageFolder(Photographs):
         if len(folders) > 1:
             names = " and ".join(path.name for path in folders)
             raise UserError(f"{self._root} has {names}, all for {split}; keep one of them")
-        return folders[0] if folders else None
+        if folders:
+            return folders[0]
+        if split == "training" and not any(map(self._folder, ("validation", "test"))):
+            return self._root
+        return None
 
     def _folders(self) -> dict[str, Path]:
         """Return the folders by split, without splits that are held out from the training images."""
@@ -161,6 +165,8 @@ class ImageFolder(Photographs):
         """Return the sentence that says where each split comes from."""
         train = folders["training"].name
         texts = [f"{self._root}: training images of {train}/"]
+        if folders["training"] == self._root:
+            texts = [f"{self._root}: no folder of a split, so that its folders are the classes"]
         for split, share in (("validation", self.validation_fraction), ("test", self.test_fraction)):
             source = f"of {folders[split].name}/" if split in folders else f"{share:g} of {train}/"
             texts.append(f"{split} images {source}")

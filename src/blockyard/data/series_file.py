@@ -9,7 +9,7 @@ Splits and windows are those of the published comparisons, except that every win
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Text
+from blockyard.contracts import FittingValue, Text
 from blockyard.data.files.table_lines import location
 from blockyard.data.files.tables import TYPED, check_unique, encoding_of, names_of, read_typed
 from blockyard.data.splits.series import SeriesData, as_text, following, occurs_twice, parsed_times
@@ -27,6 +27,10 @@ from blockyard.errors import SHOWN, UserError
 
 if TYPE_CHECKING:
     import pandas
+
+# The largest shares of a series, so that several windows fit into each split.
+LONGEST_HISTORY = 0.25
+LONGEST_HORIZON = 0.05
 
 
 @dataclass(kw_only=True, eq=False)
@@ -50,6 +54,24 @@ class SeriesFile(SeriesData):
         if path.is_file():
             return None
         return f"no file {path.absolute()}; set data.path=FILE.csv, a row per time step"
+
+    def fitting(self, length: Callable[[str], int], source_length: Callable[[str], int]) -> list[FittingValue]:
+        """Return the column of times, and a history and a horizon that fit into a short series."""
+        if self.missing() is not None:
+            return []
+        table = self._table()
+        values = []
+        time = None
+        if self.time is None and self.columns is None:
+            time = _first_of_dates(table)
+        if time is not None:
+            values.append(FittingValue("data.time", time, "its first cells are dates"))
+        steps = len(table)
+        for name, share in (("history", LONGEST_HISTORY), ("horizon", LONGEST_HORIZON)):
+            most = max(1, int(steps * share))
+            if getattr(self, name) > most:
+                values.append(FittingValue(f"data.{name}", most, f"{share * 100:.0f} % of the {steps:,} steps"))
+        return values
 
     @cached_property
     def channel_names(self) -> Sequence[str]:
@@ -183,6 +205,23 @@ class SeriesFile(SeriesData):
             return pandas.read_csv(path, nrows=rows, index_col=False, encoding=encoding_of(path))
         except (ValueError, OSError, ImportError, EOFError, zipfile.BadZipFile) as error:  # parser errors: ValueError
             raise UserError(f"{self.path} cannot be read as a table: {' '.join(str(error).split())}") from error
+
+
+def _first_of_dates(table: pandas.DataFrame) -> str | None:
+    """Return the first column of dates, or of texts that are dates; None where there is none."""
+    import pandas
+
+    for name in table.columns:
+        cells = table[name].head(SHOWN)
+        if pandas.api.types.is_numeric_dtype(cells):
+            continue
+        try:
+            times = parsed_times(cells)
+        except UserError:  # dates of which the order of day and month is not clear in so few
+            return str(name)
+        if times.notna().all():
+            return str(name)
+    return None
 
 
 def _set_back(before: Any, time: Any) -> bool:

@@ -22,7 +22,7 @@ inputs, or of one group, stay together. A split without a label is left out.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +36,7 @@ from blockyard.contracts import (
     BatchSize,
     CountOrZero,
     DataSpec,
+    FittingValue,
     ImageTokenizer,
     InputReader,
     Length,
@@ -61,6 +62,7 @@ from blockyard.data.rows.numbers import NumberRows
 from blockyard.data.rows.questions import QuestionRows
 from blockyard.data.rows.texts import TextRows, shown_texts
 from blockyard.data.splits.augment import AugmentOptions
+from blockyard.data.splits.fitting import equally_spaced_rows, fitting_context
 from blockyard.data.splits.loaded import LoadedData, forget, read_once
 from blockyard.data.splits.row_splits import split_rows, together, warn_of_duplicates
 from blockyard.data.splits.split import Fraction, Sliced, check_fractions, with_labels, with_values
@@ -223,6 +225,17 @@ class Table(AugmentOptions, LoadedData):
         if self.target or self.labels or self.kind.writes:
             return ()
         return self._values_of(self.label_column)
+
+    def fitting(self, length: Callable[[str], int], source_length: Callable[[str], int]) -> list[FittingValue]:
+        """Return a context that holds most texts of a sample of the rows."""
+        if self.missing() is not None:
+            return []
+        measured = equally_spaced_rows(len(self.rows))
+        columns = [self.rows.texts(column, measured) for column in self.kind.texts]
+        lengths = []
+        for texts in zip(*columns, strict=True):
+            lengths.append(sum(map(length, texts)) + len(texts) - 1)  # with the start token between two
+        return fitting_context("data.context", lengths, self.kind.things)
 
     @cached_property
     def slice_names(self) -> tuple[str, ...]:

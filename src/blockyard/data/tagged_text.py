@@ -30,12 +30,24 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from blockyard.contracts import BatchSize, Count, DataSpec, Length, Seed, Splits, Text, TextTokenizer, Tokenizer
+from blockyard.contracts import (
+    BatchSize,
+    Count,
+    DataSpec,
+    FittingValue,
+    Length,
+    Seed,
+    Splits,
+    Text,
+    TextTokenizer,
+    Tokenizer,
+)
 from blockyard.data.files.class_names import warn_of_names
 from blockyard.data.files.conll import OUTSIDE, SUFFIXES, Sentence, is_conll, read_conll, refuse_mixed_tags
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.file_names import data_files
 from blockyard.data.files.split_names import SPLIT_NUMBERS
+from blockyard.data.splits.fitting import equally_spaced_rows, fitting_context
 from blockyard.data.splits.loaded import LoadedData, forget, read_once
 from blockyard.data.splits.order import mix
 from blockyard.data.splits.row_splits import split_rows, together, warn_of_cut, warn_of_duplicates
@@ -179,6 +191,15 @@ class TaggedText(LoadedData):
     def parts(self) -> list[list[Sentence]]:
         """The sentences by split, or all in one list where the splits are to be drawn."""
         return read_once(self, "parts", self._files(), self._read)
+
+    def fitting(self, length: Callable[[str], int], source_length: Callable[[str], int]) -> list[FittingValue]:
+        """Return a context that holds most sentences."""
+        if self.missing() is not None:
+            return []
+        sentences = list(chain(*self.parts))
+        measured = [sentences[row] for row in equally_spaced_rows(len(sentences))]
+        lengths = [sum(map(length, sentence.forms)) for sentence in measured]
+        return fitting_context("data.context", lengths, "sentences")
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Read and encode the sentences; fit the tokenizer on the training ones unless its state was loaded."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from functools import cache, lru_cache
@@ -33,6 +34,7 @@ from blockyard.contracts import (
     BatchSize,
     Count,
     DataSpec,
+    FittingValue,
     Length,
     Samples,
     Seed,
@@ -42,7 +44,8 @@ from blockyard.contracts import (
     Tokenizer,
 )
 from blockyard.data.files.digest import sha256
-from blockyard.data.files.pairs import Pair, read_pairs
+from blockyard.data.files.pairs import Pair, fitting_sides, read_pairs
+from blockyard.data.splits.fitting import equally_spaced_rows, fitting_context
 from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.order import mix
 from blockyard.data.splits.pairs import JoinedSplit, disjoint, encode
@@ -182,6 +185,28 @@ class Translation(LoadedData):
         if path.is_file():
             return None
         return f"no file {path.absolute()}; set data.path=FILE, or null for dates"
+
+    def fitting(self, length: Callable[[str], int], source_length: Callable[[str], int]) -> list[FittingValue]:
+        """Return contexts that hold most texts of each side, a target with its end token."""
+        if self.missing() is not None:
+            return []
+        sides: list[FittingValue] = []
+        if self._path is None:
+            pairs = date_pairs(*self._sides, self.split_seed)
+        else:
+            source, target = fitting_sides(self._path, *self._sides)
+            if (source, target) != self._sides:
+                reason = f"one of the first two columns of {self._path.name}"
+                sides = [FittingValue("data.source", source, reason), FittingValue("data.target", target, reason)]
+            pairs, _ = read_pairs(self._path, source, target)
+        measured = [pairs[row] for row in equally_spaced_rows(len(pairs))]
+        targets = [length(target) + 1 for _, target in measured]
+        sources = [source_length(source) for source, _ in measured]
+        return [
+            *sides,
+            *fitting_context("data.context", targets, "targets"),
+            *fitting_context("data.source_context", sources, "sources"),
+        ]
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Read and encode the splits; fit the tokenizer on both training sides unless its state was loaded."""

@@ -19,7 +19,6 @@ from typing import Any, Protocol
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from blockyard.contracts import (
@@ -34,6 +33,7 @@ from blockyard.contracts import (
 )
 from blockyard.engine.faults.nan_guard import NanGuard
 from blockyard.engine.lightning.patches import unscale_before_step
+from blockyard.engine.system.gradients import gradient_norm
 from blockyard.ops.projection import deferred
 from blockyard.ops.ring import Ring, sharing
 from blockyard.weights.parts import NEVER, Thaw
@@ -47,6 +47,7 @@ class Learner(pl.LightningModule):
     installs takes over. The gradient norm is computed once per step, for clipping, the guard and the log.
 
     expected_total: returns the steps of the whole run before the step of a number, in a run that time may end
+    observers: called at every step with its number, when its gradients are complete and not yet clipped
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Learner(pl.LightningModule):
         self.ring: Ring | None = None
         self.stacked: StackedSteps | None = None
         self.expected_total: Callable[[int], int] | None = None
+        self.observers: list[Callable[[int], None]] = []
         self._configured = False
 
     def configure_model(self) -> None:
@@ -177,12 +179,12 @@ class Learner(pl.LightningModule):
         assert self.step.loss is not None
         assert self.step.norm is not None
         self.guard.check(self.step.number, self.step.loss, self.step.norm)
+        for observe in self.observers:
+            observe(self.step.number)
 
     def measure_gradients(self, optimizer: Any) -> None:
         """Set `step.norm` to the norm of all gradients together."""
-        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
-        self.step.norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        self.step.norm = gradient_norm(p for group in optimizer.param_groups for p in group["params"])
 
     def configure_gradient_clipping(self, optimizer: Any, *args: Any, **settings: Any) -> None:
         """Clip the gradients to `settings.clip`, with the norm measured before the step."""

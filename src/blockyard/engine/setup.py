@@ -231,6 +231,7 @@ def _run_state(run: RunSetup, data: DataSetup, model: BuiltModel, budget: StepBu
         validation=data.splits.validation,
         growth=data.layout.growth,
         planned=data.layout.planned,
+        log_every=options.log_every,
     )
 
 

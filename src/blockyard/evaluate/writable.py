@@ -1,4 +1,4 @@
-"""Whether texts that a model writes for a split can be compared with anything. Decoding is not imported for it."""
+"""Refuse to write texts for a split that has nothing to compare them with. Decoding is not imported for this."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from blockyard.evaluate.inside import region_patches, region_share, source_keys, trained_slots
 from blockyard.inspect.labels import InLayer, real_tokens, token_labels
@@ -84,7 +83,7 @@ def attention_layers(
             entropies = [[] for _ in calls]
             region = [[] for _ in calls]
         for layer, call, values, shares in zip(results, calls, entropies, region, strict=True):
-            values.append(head_entropy(call, layer.heads))
+            values.append(_head_entropy(call, layer.heads))
             if sample.region is not None and layer.source is not None:
                 of_sample = layer if number == 0 else _layer(model, sample, call, heads)
                 start, count = layer.source
@@ -101,21 +100,11 @@ def attention_layers(
     return results
 
 
-def head_entropy(call: maps.Seen, heads: list[int]) -> tuple[Tensor, Tensor]:
-    """Return the entropy of each query's weights, in nats and as a share of its maximum: 2 x (H, N).
-
-    The share is NaN for a query that sees a single key. Both are NaN for weights that do not sum to one.
-    """
-    weights = _without_padding(call, call.weights())[heads]  # (H, N, M)
-    visible = _without_padding(call, call.visible().expand_as(call.weights()))[heads]  # (H, N, M)
-    if call.sink:
-        # A sink takes the rest of the weight, as one more key.
-        weights = torch.cat([weights, 1 - weights.sum(-1, keepdim=True)], dim=-1).clamp_min(0.0)
-        visible = F.pad(visible, (0, 1), value=True)
-    maximum = visible.sum(-1).float().log()  # (H, N)
-    normalized = ((weights >= 0).all(-1)) & ((weights.sum(-1) - 1).abs() < 1e-3)  # (H, N)
-    nats = torch.special.entr(weights).sum(-1).masked_fill(~normalized, float("nan"))  # (H, N)
-    return nats, torch.where(maximum > 0, nats / maximum, float("nan"))
+def _head_entropy(call: maps.Seen, heads: list[int]) -> tuple[Tensor, Tensor]:
+    """Return `Seen.entropy` of the first sequence of a batch, its padding removed: 2 x (H, N)."""
+    real = real_tokens(call.seq)
+    nats, share = call.entropy()
+    return nats[0, heads, :real], share[0, heads, :real]
 
 
 def _layer(model: nn.Module, sample: Sample, call: maps.Seen, heads: tuple[int, ...] | None) -> LayerAttention:

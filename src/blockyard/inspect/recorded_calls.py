@@ -5,17 +5,16 @@ Also the context of a token mixer in its block: the norm before it, and the modu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from blockyard.contracts import Batch, Block, Memory, Seq, TokenMixer
 from blockyard.errors import UserError
+from blockyard.ops.observed import observed, unfused
 
 
 @dataclass
@@ -36,13 +35,6 @@ class RecordedCall:
         return self.input_seq is not self.seq
 
 
-@runtime_checkable
-class Fuses(Protocol):
-    """A block that computes the projections of both mixers in one matmul while `fused` is on."""
-
-    fused: bool
-
-
 def mixing_modules(model: nn.Module, of: str) -> dict[str, nn.Module]:
     """Return every block, or the outermost token mixers, by path. Raises UserError where there is none."""
     kind: type[nn.Module] = Block if of == "block" else TokenMixer
@@ -60,30 +52,12 @@ def repeat(batch: Batch, copies: int) -> Batch:
     return batch.map(lambda tensor: tensor[:1].expand(copies, *tensor.shape[1:]) if tensor.ndim else tensor)
 
 
-@contextmanager
-def unfused(model: nn.Module) -> Iterator[None]:
-    """Run fused blocks unfused inside this context: the same result, with every mixer called as a module."""
-    fused = []
-    for block in model.modules():
-        if isinstance(block, Block) and isinstance(block, Fuses) and block.fused:
-            block.fused = False
-            fused.append(block)
-    try:
-        yield
-    finally:
-        for block in fused:
-            block.fused = True
-
-
 def forward_once(model: nn.Module, batch: Batch, handles: Iterable[RemovableHandle]) -> None:
     """Run one unfused forward pass in evaluation mode without gradients, then remove the hooks."""
-    training = model.training
-    model.eval()
     try:
-        with unfused(model), torch.no_grad():
+        with observed(model), unfused(model):
             model(batch)
     finally:
-        model.train(training)
         for handle in handles:
             handle.remove()
 

@@ -10,14 +10,17 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from blockyard.contracts import Seq
 from blockyard.ops import kernel, mask, reference
 from blockyard.ops.mask import Visibility
+from blockyard.ops.observed import observed
 
 
 @dataclass
@@ -47,6 +50,43 @@ class Seen:
         """
         with torch.no_grad():  # a bias has weights of its own
             return self.rule(self.q.float(), self.k.float(), self.seq, self.k_seq, self.visibility, self.scale)
+
+    @property
+    def softmax_options(self) -> dict[str, Any] | None:
+        """The options of `reference.weights` where the weights are its softmax; None for other weights."""
+        if self.rule is reference.weights:
+            return {}
+        if isinstance(self.rule, partial) and self.rule.func is reference.weights:
+            return self.rule.keywords
+        return None
+
+    def scores(self) -> Tensor | None:
+        """Return the scores before the softmax in float32, -inf at keys that a query does not see: (B, H, N, M).
+
+        None for weights that are no softmax.
+        """
+        options = self.softmax_options
+        if options is None:
+            return None
+        q, k = self.q.float(), self.k.float()
+        with torch.no_grad():
+            return reference.scores(q, k, self.seq, self.k_seq, self.visibility, self.scale, **options)
+
+    def entropy(self) -> tuple[Tensor, Tensor]:
+        """Return the entropy of each query's weights, in nats and as a share of its maximum: 2 x (B, H, N).
+
+        The share is NaN for a query that sees a single key. Both are NaN for weights that do not sum to one.
+        """
+        weights = self.weights()
+        visible = self.visible()
+        if self.sink:
+            # A sink takes the rest of the weight, as one more key.
+            weights = torch.cat([weights, 1 - weights.sum(-1, keepdim=True)], dim=-1).clamp_min(0.0)
+            visible = F.pad(visible, (0, 1), value=True)
+        maximum = visible.sum(-1).float().log()  # (B, H, N)
+        normalized = ((weights >= 0).all(-1)) & ((weights.sum(-1) - 1).abs() < 1e-3)  # (B, H, N)
+        nats = torch.special.entr(weights).sum(-1).masked_fill(~normalized, float("nan"))  # (B, H, N)
+        return nats, torch.where(maximum > 0, nats / maximum, float("nan"))
 
     def visible(self) -> Tensor:
         """Return whether each query may see each key: (B, H, N, M) bool."""
@@ -111,14 +151,9 @@ def attention(model: nn.Module, *inputs: Any, **named: Any) -> list[Seen]:
 
     A compiled model runs eagerly here. The model is left in the mode it was in.
     """
-    training = model.training
-    model.eval()
-    try:
-        with listen(model) as seen, torch.no_grad(), torch.compiler.set_stance("force_eager"):
-            model(*inputs, **named)
-        return seen
-    finally:
-        model.train(training)
+    with listen(model) as seen, observed(model):
+        model(*inputs, **named)
+    return seen
 
 
 def block_number(path: str) -> int | None:

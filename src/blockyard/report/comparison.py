@@ -8,7 +8,7 @@ comparison.as_dict()
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from blockyard.errors import UserError
 from blockyard.report.arms import attention_maps, fairness
 from blockyard.report.arms.answer import answer, tuned_sentence
+from blockyard.report.arms.importance import importance_answer, importance_rows
 from blockyard.report.arms.missing import missing_result
 from blockyard.report.arms.pictures import pictures
 from blockyard.report.arms.provenance import provenance
@@ -44,7 +45,7 @@ from blockyard.report.load.document import (
 )
 from blockyard.report.load.metrics import choose_metric, direction_of, directions, metric_names, too_few_evaluations
 from blockyard.report.load.resolve import Selection, load_selection
-from blockyard.report.render.markdown import markdown
+from blockyard.report.render import columns
 from blockyard.report.samples.build import samples
 from blockyard.report.samples.scores import arm_scores, effective_size, gaps
 from blockyard.report.stats import effects, sequential
@@ -62,6 +63,7 @@ from blockyard.sweep.spec.ladder import FACTOR, expected_floors, floors_of
 from blockyard.sweep.spec.threshold import of_metric
 from blockyard.sweep.stopping.decisions import comparisons
 from blockyard.sweep.stopping.rule import Rule
+from blockyard.terminal import notebook_table
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -85,9 +87,12 @@ class Comparison(ComparisonDocument):
                 return row
         raise KeyError(name)
 
-    def _repr_markdown_(self) -> str:
-        """Return the table, for a notebook."""
-        return markdown(self)
+    def _repr_html_(self) -> str:
+        """Return the table of the arms and the answer, for a notebook."""
+        better = "more" if self.direction == "max" else "less"
+        header, rows = columns.quality(self)
+        notes = [*columns.head_lines(self), self.answer, self.better_baseline]
+        return notebook_table(f"{self.title}: {self.metric}, {better} is better", header, rows, notes)
 
 
 def compare(
@@ -95,7 +100,7 @@ def compare(
     *,
     baseline: str | None = None,
     metric: str | None = None,
-    by: str | None = None,
+    by: str | Sequence[str] | None = None,
     direction: str | None = None,
     margin: float | None = None,
     cost_axis: str | None = None,
@@ -112,7 +117,8 @@ def compare(
         `runs` return them
     baseline: an arm's name; default the sweep's, else the arm with the most finished runs
     metric: default the sweep's, else the objective's on test; a cost is possible too (step_seconds)
-    by: a config key whose values are the arms; direction: max or min, where the metric does not tell
+    by: a config key whose values are the arms, or several: "position,optimizer.lr" makes an arm of each combination
+    direction: max or min, where the metric does not tell
     margin: the smallest difference that matters, in the metric's unit; default the sweep's
     cost_axis: the cost that quality is weighed against: flops, parameters, step_seconds, ...; default flops, or
         parameters or the cache where the arms differ in these by more than 5 % and in FLOPs by less
@@ -230,6 +236,8 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
     if evidence:
         sentences.append(evidence.words)
     sentences.append(tuned_sentence(rows, question))
+    importance = importance_rows(data, {row.name: row.mean for row in rows})
+    sentences.append(importance_answer(importance))
     if expect and fixed_samples and any(fairness.below_the_noise(data.arms, metric, terms.margin)):
         sentences.append("This holds for these test samples: the margin is below the noise of their choice.")
     saved = savings(data, terms, lines)
@@ -278,6 +286,7 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
         written=written_texts(runs) if terms.changes else None,
         ranges=ranges,
         repeats=repeated,
+        importance=importance,
         cost_axis=terms.cost_axis,
         provenance=provenance(data),
     )

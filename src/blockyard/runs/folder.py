@@ -36,6 +36,7 @@ from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.metrics import MetricsWriter
 from blockyard.runs.redact import redact, redact_text
 from blockyard.runs.status import State, Status, now, read_status, write_status
+from blockyard.terminal import notebook_table
 
 log = logging.getLogger("blockyard")
 
@@ -103,6 +104,24 @@ class RunFolder:
 
     def __repr__(self) -> str:
         return f"<run {self.path}: {self.status.state}>"
+
+    def _repr_html_(self) -> str:
+        """Return the state, the choices and the final metrics, for a notebook."""
+        status = self.status
+        choices = []
+        for family, choice in (self.facts().get("choices") or {}).items():
+            if choice is not None:
+                choices.append(f"{family}={choice}")
+        rows = []
+        notes = [status.reason, " ".join(choices)]
+        try:
+            metrics = self.summary().get("metrics") or {}
+        except UserError as error:
+            metrics = {}
+            notes.append(str(error))
+        for name, value in metrics.items():
+            rows.append([name, f"{value:.5g}"])
+        return notebook_table(f"{self.name}: {status.state}", ["metric", "value"], rows, notes)
 
     # -- content ---------------------------------------------------------------------------------
 

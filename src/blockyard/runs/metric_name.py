@@ -34,6 +34,14 @@ class MetricName:
         name, _, variant = rest.partition("@")
         return cls(split, name, variant)
 
+    @classmethod
+    def of_layer(cls, name: str, path: str) -> MetricName:
+        """Return the training metric of a layer: train/grad_norm.3 for blocks.3, train/grad_norm.encoder.3 likewise.
+
+        path: of the layer in the model
+        """
+        return cls("train", f"{name}.{path.replace('blocks.', '')}")
+
     def __str__(self) -> str:
         text = f"{self.split}/{self.name}" if self.split else self.name
         return f"{text}@{self.variant}" if self.variant else text

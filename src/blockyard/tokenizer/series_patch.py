@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, DataSpec, Embedder, Length, Seq, Tokenizer, TokenSpec
+from blockyard.contracts import Context, DataSpec, Embedder, FittingValue, Length, Seq, Tokenizer, TokenSpec
 from blockyard.ops.linear import Linear
 from blockyard.tokenizer._grid import grid_coordinates
 from blockyard.tokenizer._series import (
@@ -33,6 +33,7 @@ from blockyard.tokenizer._series import (
     standardize,
 )
 
+TOKENS = 48  # of a series, by a recipe
 Missing = Literal["zero", "flag"]
 
 
@@ -75,6 +76,16 @@ class SeriesPatch(Tokenizer):
     def resolved(self, data: DataSpec) -> dict[str, Any]:
         """Return the normalisation of this data, in place of `auto`."""
         return {"normalise": resolved_normalise(self.normalise, data)}
+
+    def fitting(self, data: DataSpec) -> list[FittingValue]:
+        """Return the size of a patch with which a sequence has about as many tokens as a small model reads quickly."""
+        steps = data.shape[0]
+        continued = data.values is not None and len(data.values) > 1
+        if continued and steps >= 2 * self.size:
+            return []
+        size = max(1, round(steps / TOKENS))
+        reason = f"{steps:,} steps in about {min(steps, TOKENS)} patches"
+        return [FittingValue("size", size, reason), FittingValue("stride", size, "patches do not overlap")]
 
     def remarks(self, data: DataSpec) -> Iterator[str]:
         """Yield a sentence if the normalisation may hide the classes of series."""

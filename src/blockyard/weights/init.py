@@ -104,7 +104,11 @@ def issues(init: Init, components: Components, model: nn.Module, *, starts: bool
     if starts and init.name is not None:
         try:
             source = init.source(components)
-            yield from (Issue("init.from", text) for text in init.source_problems(components, model, source))
+            problems = list(init.source_problems(components, model, source))
+            yield from (Issue("init.from", text) for text in problems)
+            draws = problems or init.lora.rank or not init.transfer_from(components, model, source).is_complete
+            if init.seed is not None and not draws:
+                yield Issue("init.seed", f"init.from={init.name} has all weights, and none is drawn; leave it out")
         except UserError as error:
             yield Issue("init.from", bare_reason(error))
 
@@ -224,7 +228,7 @@ class Init:
         """Return the transfer from the source; None if the weights are drawn. Raises UserError."""
         if self.name is None:
             return None
-        return self._transfer(components, model, self.source(components))
+        return self.transfer_from(components, model, self.source(components))
 
     def load(self, components: Components, model: nn.Module) -> Transfer | None:
         """Copy the weights of the source into a model, and return the transfer. Raises UserError."""
@@ -233,7 +237,7 @@ class Init:
         source = self.source(components)
         weights = read_weights(source)
         check_hash(source, self.sha256, weights.sha256)
-        transfer = self._transfer(components, model, source)
+        transfer = self.transfer_from(components, model, source)
         problems = list(transfer.problems(self.parts, strict=self.strict))
         if problems:
             raise UserError(f"init.from={source}: {'; '.join(problems)}")
@@ -270,9 +274,10 @@ class Init:
                 # Other tokenizers have other vocabularies, so that shapes would be refused for the same reason.
                 yield from problems
                 return
-        yield from self._transfer(components, model, source).problems(self.parts, strict=self.strict)
+        yield from self.transfer_from(components, model, source).problems(self.parts, strict=self.strict)
 
-    def _transfer(self, components: Components, model: nn.Module, source: Source) -> Transfer:
+    def transfer_from(self, components: Components, model: nn.Module, source: Source) -> Transfer:
+        """Return the transfer from a source. Raises UserError."""
         source_facts, target_facts, stored = self._facts(components, source), facts(components), outline(source)
         return compare(
             model,

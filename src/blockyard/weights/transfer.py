@@ -102,6 +102,11 @@ class Transfer:
     unused: tuple[str, ...]
     unusable: tuple[str, ...] = ()
 
+    @property
+    def is_complete(self) -> bool:
+        """True where every tensor of the model is taken unchanged, so that none keeps its initial values."""
+        return not (self.resized or self.missing or self.differing or self.outside)
+
     def problems(self, parts: tuple[str, ...] | None, *, strict: bool) -> Iterator[str]:
         """Yield the reasons why these weights cannot be taken. strict: also refuse tensors that would be left"""
         shapes = [

@@ -69,6 +69,20 @@ def test_a_folder_of_validation_images_is_the_validation_split(
         ImageFolder(root=str(tmp_path), size=8).parts()
 
 
+def test_folders_of_classes_alone_are_split(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The same images lie below train/ or not: the splits are the same ones."""
+    caplog.set_level("INFO", "blockyard")
+    write_images(tmp_path, {"train": 20})
+    with_splits = ImageFolder(root=str(tmp_path), size=8)
+    without = ImageFolder(root=str(tmp_path / "train"), size=8)
+    assert without.names == with_splits.names == ["ant", "bee"]
+    for part, other in zip(without.parts(), with_splits.parts(), strict=True):
+        assert part.files == other.files
+    assert "no folder of a split, so that its folders are the classes, validation images 0.1 of train/" in caplog.text
+    (tmp_path / "train" / "test").mkdir()
+    assert "no folder of images" in str(without.missing())
+
+
 def test_lazy_and_decoded_images_are_the_same(tmp_path: Path) -> None:
     write_images(tmp_path, {"train": 20})
     decoded, lazy = (

@@ -85,7 +85,7 @@ class _StandInType(type(Protocol)):  # type: ignore[misc]
 
 
 class _StandIn(metaclass=_StandInType):
-    """What a stand-in gives the package's classes that derive from it."""
+    """The base of every stand-in, and so of the package's classes that derive from one."""
 
     # Not `__call__` of the metaclass, whose signature would be the one of every class.
     def __new__(cls, *_arguments: Any, **_keywords: Any) -> Any:
@@ -102,7 +102,7 @@ class _StandIn(metaclass=_StandInType):
 
 
 class _Value:
-    """What a function of a library returns: a decorator or a context at most."""
+    """The result of a call of a library: usable as a decorator and as a context, and unknown in any other use."""
 
     def __call__(self, *arguments: Any, **_keywords: Any) -> Any:
         if len(arguments) == 1 and callable(arguments[0]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import zlib
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from blockyard.data.files.split_names import SPLIT, SPLIT_NAMES, SPLIT_NUMBERS, 
 from blockyard.data.files.unpacked import open_text
 
 Pair = tuple[str, str]  # source, target
+_NAME = re.compile(r"[A-Za-z_][\w-]{0,19}")  # of a column
 
 
 def read_pairs(path: Path, source: str, target: str) -> tuple[list[Pair], list[int] | None]:
@@ -40,6 +42,26 @@ def read_pairs(path: Path, source: str, target: str) -> tuple[list[Pair], list[i
         if has_split:
             splits.append(row[header.index(SPLIT)])
     return pairs, _splits(path, splits) if has_split else None
+
+
+def fitting_sides(path: Path, source: str, target: str) -> tuple[str, str]:
+    """Return the columns of a file if it has them, else its first two, by name if its first line looks like a header.
+
+    Raises ValueError as `read_pairs` does.
+    """
+    lines = [cells for _, cells in _lines(path)]
+    if not lines:
+        return source, target
+    header = lines[0]
+    if source in header and target in header:
+        return source, target
+    names = [name for name in header if name != SPLIT]
+    others = [cell for cells in lines[1:] for cell in cells]
+    texts = [cell for cell in others if not _NAME.fullmatch(cell)]
+    is_header = SPLIT in header or (all(map(_NAME.fullmatch, header)) and 2 * len(texts) > len(others))
+    if not is_header or len(names) < 2:
+        return "1", "2"
+    return names[0], names[1]
 
 
 def _lines(path: Path) -> list[tuple[int, list[str]]]:

@@ -31,6 +31,7 @@ class RunState:
     steps_per_epoch: steps in an epoch
     batch_size: samples in a step, over all processes; tokens: of one sample; growth: where the first steps have fewer
     planned: the samples that each step takes of the parts of a mixture, or None
+    log_every: steps between two rows of training metrics
     modality: of the data; monitor: the validation metric that selects the best weights, and "min" or "max"
     main: whether this process writes files; validation: the split itself, for callbacks that look at samples
     stop: set it to a reason to end the run early, after this step
@@ -59,6 +60,7 @@ class RunState:
     best: dict[str, float] = field(default_factory=dict)
     growth: Growth | None = None
     planned: StepOrder | None = None
+    log_every: int = 1
 
     @property
     def seen(self) -> tuple[int, int]:

@@ -26,6 +26,7 @@ from blockyard.engine.faults.peers import agree_on_end, agree_on_signal
 from blockyard.engine.lightning.patches import count_steps, next_batch
 from blockyard.engine.system.randomness import reseed
 from blockyard.runs.checkpoint import LOOP
+from blockyard.runs.metric_name import MetricName
 
 
 class LoopCallback(pl.Callback):
@@ -384,8 +385,7 @@ class LoopActions:
     def log_training(self, trainer: pl.Trainer, module: Any) -> None:
         """Log the mean loss since the last time, the metrics of callbacks and the position in the run."""
         state = self.state
-        self.stopwatch.pause()
-        values: dict[str, float | Tensor] = {}
+        values: dict[str, Tensor] = {}
         loss = module.losses.take()
         if loss is not None:
             values["train/loss"] = trainer.strategy.reduce(loss.float(), reduce_op="mean")
@@ -393,16 +393,20 @@ class LoopActions:
         if auxiliary is not None:
             values["train/auxiliary"] = trainer.strategy.reduce(auxiliary.float(), reduce_op="mean")
         for path, part in module.after_step.items():
-            layer = path.rpartition(".")[0].replace("blocks.", "")
+            block = path.rpartition(".")[0]
             for name, value in part.training_metrics().items():
-                values[f"train/{name}.{layer}"] = trainer.strategy.reduce(value.float(), reduce_op="mean")
+                values[str(MetricName.of_layer(name, block))] = trainer.strategy.reduce(value.float(), reduce_op="mean")
+        numbers = {name: float(value) for name, value in values.items()}
+        if module.device.type == "cuda":
+            torch.cuda.synchronize(module.device)  # the end of the step is training too
+        self.stopwatch.pause()
         for callback in self.callbacks:
-            values |= callback.metrics(state)
+            numbers |= {name: float(value) for name, value in callback.metrics(state).items()}
+        self.stopwatch.resume()  # what callbacks measure is no training
         samples, tokens = state.seen
-        values |= {"epoch": state.step / state.steps_per_epoch, "samples": samples, "tokens": tokens}
+        numbers |= {"epoch": state.step / state.steps_per_epoch, "samples": samples, "tokens": tokens}
         if state.planned is not None:
-            values |= {f"samples@{part}": count for part, count in state.planned.drawn(state.step).items()}
-        numbers = {name: float(value) for name, value in values.items()}  # waits for the device
+            numbers |= {f"samples@{part}": count for part, count in state.planned.drawn(state.step).items()}
         numbers["seconds"] = self.stopwatch.lap()
         self._record(trainer, numbers)
         for callback in self.callbacks:

@@ -226,6 +226,11 @@ def kill(connection: Any) -> None:
     if connection is None:
         return
     with contextlib.suppress(Exception):  # private parts of another package: whatever is there
+        from wandb.sdk.lib import import_hooks
+
+        # An open run reports later imports to the helper; without it those imports would fail.
+        import_hooks.unregister_all_post_import_hooks()
+    with contextlib.suppress(Exception):
         connection._cleanup()
         connection._proc._process.kill()
         connection._proc._process.wait(timeout=2)

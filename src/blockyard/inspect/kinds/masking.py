@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -106,8 +105,7 @@ def masked_layers(
 
 def _is_masked(call: maps.Seen) -> bool:
     """Return whether a call is causal softmax attention without a sink."""
-    rule = call.rule.func if isinstance(call.rule, partial) else call.rule
-    return call.causal and rule is reference.weights and not call.sink
+    return call.causal and call.softmax_options is not None and not call.sink
 
 
 def _layer(call: maps.Seen, heads: list[int]) -> LayerMasks:
@@ -146,7 +144,7 @@ def _layer(call: maps.Seen, heads: list[int]) -> LayerMasks:
 def masked_weights(call: maps.Seen, q: Tensor, k: Tensor, rule: str | None) -> Tensor:
     """Return the weights (1, H, N, M) of these queries and keys in a layer; None masks nothing."""
     seen = call.visible()[:1]
-    more: dict[str, Any] = call.rule.keywords if isinstance(call.rule, partial) else {}
+    more = call.softmax_options or {}
     if rule == RIGHT:
         return reference.weights(q, k, call.seq, call.k_seq, call.visibility, call.scale, **more)
     raw = reference.scores(q, k, call.seq, call.k_seq, FULL, call.scale, **more)  # padding and other documents are -inf

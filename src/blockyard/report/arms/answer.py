@@ -24,6 +24,12 @@ from blockyard.report.stats.verdict import (
 )
 
 _MAX_NAMED = 4
+_MANY = 8  # arms beside the baseline; of more, those of a verdict are counted, and only the furthest one is named
+_WITHOUT_DIFFERENCE = {
+    NO_DIFFERENCE: "no difference is shown for",
+    EQUIVALENT: "no difference that matters for",
+    UNDECIDED: "undecided for",
+}
 _HEADS = {"supported": "As expected", "contradicted": "Not as expected", "undecided": "Undecided"}
 
 
@@ -89,9 +95,12 @@ def _not_asked(arms: Sequence[ArmRow], expect: ExpectRow) -> str:
 def _diverged(arms: Sequence[ArmRow], expect: ExpectRow | None) -> str:
     """Return how many runs of which arm diverged, where the expectation does not say so."""
     parts = []
-    for row in arms:
-        if not row.diverged:
-            continue
+    diverged = [row for row in arms if row.diverged]
+    if expect is None and len(diverged) > _MAX_NAMED:
+        runs = sum(len(row.diverged or ()) for row in diverged)
+        return by_order(f"{runs} runs of {len(diverged)} arms ended with a loss that is not finite")
+    for row in diverged:
+        assert row.diverged
         share = diverged_share(row.name, len(row.diverged), row.n + len(row.diverged))
         if expect is None or share not in expect.reason:
             parts.append(share)
@@ -127,7 +136,7 @@ def _summary(arms: Sequence[ArmRow], baseline: str | None, metric: str, rungs: s
         if reason in by_verdict:
             arms_of_reason = by_verdict[reason]
             missing.append(f"{_names(arms_of_reason)} {plural if len(arms_of_reason) > 1 else singular}")
-    parts = _results(by_verdict)
+    parts = _results(by_verdict, counted=len(others) > _MANY)
     if parts:
         if TOO_FEW in by_verdict:
             parts.append(f"too few seeds for {_names(by_verdict[TOO_FEW], failed=True)}")
@@ -141,20 +150,36 @@ def _summary(arms: Sequence[ArmRow], baseline: str | None, metric: str, rungs: s
     return f"No verdict on {metric} yet: {'; '.join(missing)}."
 
 
-def _results(by_verdict: dict[str, list[ArmRow]]) -> list[str]:
+def _results(by_verdict: dict[str, list[ArmRow]], *, counted: bool) -> list[str]:
+    """Return a part of a sentence for each verdict. counted: whether arms are counted instead of named"""
     parts = []
     for verdict in (BETTER, WORSE):
-        if verdict in by_verdict:
-            arms_of_verdict = by_verdict[verdict]
-            verb = "is" if len(arms_of_verdict) == 1 else "are"
+        if verdict not in by_verdict:
+            continue
+        arms_of_verdict = by_verdict[verdict]
+        verb = "is" if len(arms_of_verdict) == 1 else "are"
+        if counted and len(arms_of_verdict) > 1:
+            furthest = max(arms_of_verdict, key=_size_of_difference)
+            parts.append(
+                f"{len(arms_of_verdict)} arms {verb} {verdict}, most of all {_names([furthest], differences=True)}"
+            )
+        else:
             parts.append(f"{_names(arms_of_verdict, differences=True)} {verb} {verdict}")
-    if NO_DIFFERENCE in by_verdict:
-        parts.append(f"no difference is shown for {_names(by_verdict[NO_DIFFERENCE])}")
-    if EQUIVALENT in by_verdict:
-        parts.append(f"no difference that matters for {_names(by_verdict[EQUIVALENT])}")
-    if UNDECIDED in by_verdict:
-        parts.append(f"undecided for {_names(by_verdict[UNDECIDED])}")
+    for verdict, sentence in _WITHOUT_DIFFERENCE.items():
+        if verdict not in by_verdict:
+            continue
+        arms_of_verdict = by_verdict[verdict]
+        names = _names(arms_of_verdict)
+        if counted and len(arms_of_verdict) > 1:
+            names = f"{len(arms_of_verdict)} arms"
+        parts.append(f"{sentence} {names}")
     return parts
+
+
+def _size_of_difference(row: ArmRow) -> float:
+    if row.difference is None or row.difference.mean is None:
+        return 0.0
+    return abs(row.difference.mean)
 
 
 def _names(arms: Sequence[ArmRow], *, differences: bool = False, failed: bool = False) -> str:

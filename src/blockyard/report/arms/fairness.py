@@ -232,9 +232,9 @@ def _unequal_budgets(arms: Sequence[ArmRuns]) -> Iterator[str]:
     samples: dict[str, float] = {}
     for arm in arms:
         counts = [run.summary.get("samples") for run in arm.done]
-        known = [float(count) for count in counts if isinstance(count, int | float)]
-        if known and len(known) == len(counts):
-            samples[arm.name] = statistics.median(known)
+        numbers = [float(count) for count in counts if isinstance(count, int | float)]
+        if numbers and len(numbers) == len(counts):
+            samples[arm.name] = statistics.median(numbers)
     if samples and min(samples.values()) > 0 and max(samples.values()) > _UNEQUAL * min(samples.values()):
         listed = ", ".join(f"{name} {count:,.0f}" for name, count in list(samples.items())[:6])
         yield f"the arms were trained on different numbers of samples: {listed}"

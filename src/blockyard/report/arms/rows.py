@@ -39,7 +39,11 @@ def arm_rows(
     results: the result of each arm; missing: the reason why an arm has no result, for the arms without one
     """
     costs = with_active({arm.name: median_costs(run.cost for run in arm.done) for arm in data.arms})
-    points = {name: (results[name].mean.mean, costs[name].get(terms.cost)) for name in costs}
+    points: dict[str, tuple[float | None, float | None]] = {}
+    for arm in data.arms:
+        # The mean of the runs that did not diverge is not the quality of the arm.
+        if not diverged_seeds(arm.outcomes(terms.metric)):
+            points[arm.name] = (results[arm.name].mean.mean, costs[arm.name].get(terms.cost))
     front = pareto(points, terms.direction, COSTS[terms.cost][0])
     names = metric_names(data.records)
     rows: list[ArmRow] = []

@@ -103,10 +103,12 @@ def _saved(quotients: Mapping[str, float | None], *, intervals: bool) -> SavedRo
         return None
     logs = [math.log(quotient) for quotient in quotients.values() if quotient]
     never = sum(quotient is None for quotient in quotients.values())
-    share, interval = None, None
+    share = None
+    interval = None
     if not never and len(logs) == len(quotients):
         mean = mean_of(logs)
-        share = math.exp(mean.mean) if mean.mean is not None else None
+        if mean.mean is not None:
+            share = math.exp(mean.mean)
         if intervals and mean.interval is not None:
             interval = (math.exp(mean.interval[0]), math.exp(mean.interval[1]))
     return SavedRow(share=share, interval=interval, never=never, shares=dict(quotients))
@@ -124,7 +126,7 @@ def savings_answer(savings_of_arms: Sequence[SavingRow], data: ComparisonInput) 
     for row in savings_of_arms:
         saved: SavedRow | None = getattr(row, unit)
         if saved is not None:
-            parts.append(f"{row.arm} {_words(saved)}")
+            parts.append(f"{row.arm} {_share_text(saved)}")
     if not parts:
         return ""
     named = parts[:_MAX_NAMED]
@@ -142,7 +144,7 @@ def _unit(data: ComparisonInput) -> str:
     return "steps"
 
 
-def _words(saved: SavedRow) -> str:
+def _share_text(saved: SavedRow) -> str:
     """Return the share as text, or on how many seeds the arm gets there."""
     seeds = len(saved.shares)
     if saved.never == seeds:

@@ -125,8 +125,8 @@ def home(root: Path, records: Sequence[RunRecord]) -> HomeDocument:
 def sweeps(root: Path) -> list[SweepSummary]:
     """Return a row for each sweep, the latest first: name, claim, verdict, answer, its runs and the arm of each."""
     plans = sorted((root / SWEEPS).glob(f"*/{PLAN}"))
-    rows = [_sweep(path.parent) for path in plans]
-    return sorted(rows, key=lambda row: row["time"] or "", reverse=True)
+    summaries = [_sweep(path.parent) for path in plans]
+    return sorted(summaries, key=lambda summary: summary["time"] or "", reverse=True)
 
 
 def _sweep(folder: Path) -> SweepSummary:

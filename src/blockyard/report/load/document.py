@@ -79,6 +79,21 @@ class ComparisonDocument:
     provenance: ProvenanceRow = field(default_factory=lambda: ProvenanceRow())
     ranges: dict[str, list[float]] = field(default_factory=dict)
     repeats: list[RepeatRow] = field(default_factory=list, metadata=NOT_EMPTY)
+    importance: list[ImportanceRow] = field(default_factory=list, metadata=NOT_EMPTY)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportanceRow:
+    """Option -> the share of the differences that it explains alone, see `stats.importance`.
+
+    arm: whose settings were tried; None for the arms of a grid; count: of the settings, or of the arms
+    fit: of a search, the coefficient of determination on trials that were left out; where it is low, `shares` is empty
+    """
+
+    arm: str | None
+    count: int
+    shares: dict[str, float]
+    fit: float | None = field(default=None, metadata=OPTIONAL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,7 +335,7 @@ class LadderRow:
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionRow:
-    """How many pairs of arms have at a rung the order that they have at the largest one, see `stats.decisions`."""
+    """The number of pairs of arms that have at a rung their order at the largest one, see `stats.decisions`."""
 
     metric: str
     rung: str

@@ -1,12 +1,13 @@
 """Arms of runs that no sweep put together, inferred from the options in which their configs differ.
 
-An arm is a config, or with `by` each value of one config key; other differences are averaged over, seed by seed.
+An arm is a config, or with `by` each value of a config key, or each combination of values of several; other
+differences are averaged over, seed by seed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -36,12 +37,12 @@ Runs = dict[str, list[LoadedRun]]  # identity of a config -> its runs, one for e
 def from_runs(
     paths: Sequence[Path],
     *,
-    by: str | None = None,
+    by: Sequence[str] = (),
     title: str = "runs",
     task: int = 0,
     requested: str | None = None,
 ) -> ComparisonInput:
-    """Return the runs in these folders as arms; with `by`, one arm for each value of that key.
+    """Return the runs in these folders as arms; with `by`, one arm for each combination of values of those keys.
 
     requested: the metric that is compared, if it is not the runs' own
     task: which of the tasks (`by_task`), for runs of several
@@ -201,27 +202,44 @@ def refuse_same(configs: dict[str, RunConfig], runs: Runs) -> None:
         seen[options] = key
 
 
-def group_by(key: str, configs: dict[str, RunConfig], runs: Runs) -> tuple[list[ArmRuns], list[str]]:
-    """Return one arm for each value of `key`, averaged over the other settings that all arms have, and warnings.
+def split_keys(by: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the config keys that `by` names, one after the other: "position,optimizer.lr" are two.
 
-    Raises UserError where no run has the key, all have the same value, or the arms have no setting in common.
+    Raises UserError for an empty key and for one that is named twice.
+    """
+    if by is None:
+        return ()
+    text = by if isinstance(by, str) else ",".join(by)
+    keys = tuple(key.strip() for key in text.split(","))
+    if "" in keys:
+        raise UserError(f"--by {text}: a key is empty; expected KEY or KEY,KEY, such as position,optimizer.lr")
+    if len(set(keys)) < len(keys):
+        raise UserError(f"--by {text}: a key is named twice")
+    return keys
+
+
+def group_by(keys: Sequence[str], configs: dict[str, RunConfig], runs: Runs) -> tuple[list[ArmRuns], list[str]]:
+    """Return one arm for each combination of values of `keys`, averaged over the other settings, and warnings.
+
+    Only settings that all arms have are averaged over. Raises UserError where no run has a key, all have the same
+    value of it, or the arms have no setting in common.
     """
     differing = factors(configs)
-    others = {name: values for name, values in differing.items() if name != key and not name.startswith(f"{key}.")}
-    levels = _levels(key, configs, list(differing), list(others))
+    others = _others(differing, keys)
+    levels = _levels(keys, configs, list(differing))
     settings: dict[str, tuple[tuple[str, str], ...]] = {}
     for config_hash in configs:
         setting = []
-        for name, values in others.items():
-            if config_hash in values:
-                setting.append((name, format_value(values[config_hash])))
+        for name in others:
+            if config_hash in differing[name]:
+                setting.append((name, format_value(differing[name][config_hash])))
         settings[config_hash] = tuple(setting)
     # An arm without one of the settings would be averaged over other conditions than the rest.
     by_level = [{settings[identity] for identity in members} for members in levels.values()]
     shared = set.intersection(*by_level)
     listed = ", ".join(others)
     if not shared:
-        raise UserError(f"--by {key}: the arms have no setting of {listed} in common; name runs that do")
+        raise UserError(f"--by {','.join(keys)}: the arms have no setting of {listed} in common; name runs that do")
     warnings = []
     if len(shared) > 1:
         warnings.append(f"each value is the mean over {len(shared)} settings of {listed}, seed by seed")
@@ -229,39 +247,56 @@ def group_by(key: str, configs: dict[str, RunConfig], runs: Runs) -> tuple[list[
     if dropped:
         warnings.append(f"{dropped} settings that not every arm has are left out")
     arms = []
-    for text in sorted(levels, key=_natural_order):
-        members = [identity for identity in levels[text] if settings[identity] in shared]
-        arms.append(_arm(key, text, members, settings, configs, runs))
+    for texts in sorted(levels, key=lambda texts: [_natural_order(text) for text in texts]):
+        members = [identity for identity in levels[texts] if settings[identity] in shared]
+        arms.append(_arm(dict(zip(keys, texts, strict=True)), members, settings, configs, runs))
     return arms, warnings
 
 
-def _levels(key: str, configs: dict[str, RunConfig], differing: list[str], others: list[str]) -> dict[str, list[str]]:
-    """Return value of the key -> identities of the configs that have it."""
-    values = {identity: value_of(config, key) for identity, config in configs.items()}
-    if all(value is None for value in values.values()):
-        raise UserError(f"--by {key}: no run has this key; the runs differ in {', '.join(differing) or 'nothing'}")
-    levels: dict[str, list[str]] = {}
-    for config_hash, value in values.items():
-        levels.setdefault(format_value(value), []).append(config_hash)
-    if len(levels) < 2:
-        (only,) = levels
-        raise UserError(f"--by {key}: all runs have {key}={only}; they differ in {', '.join(others) or 'nothing'}")
+def _others(names: Iterable[str], keys: Sequence[str]) -> list[str]:
+    """Return the names of options that are neither one of the keys nor an option of one."""
+    others = []
+    for name in names:
+        if name not in keys and not name.startswith(tuple(f"{key}." for key in keys)):
+            others.append(name)
+    return others
+
+
+def _levels(
+    keys: Sequence[str], configs: dict[str, RunConfig], differing: list[str]
+) -> dict[tuple[str, ...], list[str]]:
+    """Return values of the keys, as texts -> identities of the configs that have them."""
+    texts: dict[str, list[str]] = {config_hash: [] for config_hash in configs}
+    for key in keys:
+        values = {config_hash: value_of(config, key) for config_hash, config in configs.items()}
+        if all(value is None for value in values.values()):
+            raise UserError(f"--by {key}: no run has this key; the runs differ in {', '.join(differing) or 'nothing'}")
+        for config_hash, value in values.items():
+            texts[config_hash].append(format_value(value))
+        distinct = {format_value(value) for value in values.values()}
+        if len(distinct) < 2:
+            listed = ", ".join(_others(differing, [key])) or "nothing"
+            raise UserError(f"--by {key}: all runs have {key}={distinct.pop()}; they differ in {listed}")
+    levels: dict[tuple[str, ...], list[str]] = {}
+    for config_hash, of_config in texts.items():
+        levels.setdefault(tuple(of_config), []).append(config_hash)
     return levels
 
 
 def _arm(
-    key: str,
-    text: str,
+    levels: dict[str, str],
     identities: list[str],
     settings: dict[str, tuple[tuple[str, str], ...]],
     configs: dict[str, RunConfig],
     runs: Runs,
 ) -> ArmRuns:
-    """Return the arm of the configs with one value of the key, averaged over their other settings."""
-    name = f"{key}={text}"
+    """Return the arm of the configs with these values of the keys, averaged over their other settings."""
+    name = " ".join(f"{key}={text}" for key, text in levels.items())
     first = configs[identities[0]]
     if len({settings[identity] for identity in identities}) < len(identities):
-        raise UserError(f"--by {key}: several configs with {name} have the same other settings; name fewer runs")
+        raise UserError(
+            f"--by {','.join(levels)}: several configs with {name} have the same other settings; name fewer runs"
+        )
     members = []
     for config_hash in identities:
         setting = settings[config_hash]
@@ -273,7 +308,7 @@ def _arm(
         name=name,
         config=dict(first.config),
         choices=dict(first.choices),
-        levels={key: text},
+        levels=levels,
         runs=members,
         identity=identities[0] if len(identities) == 1 else None,
         averages=averages,
@@ -323,17 +358,17 @@ class GroupedTask:
         return f"{self.name} ({len(self.records)} runs)"
 
 
-def by_task(records: Sequence[LoadedRun], by: str | None = None) -> list[GroupedTask]:
+def by_task(records: Sequence[LoadedRun], by: Sequence[str] = ()) -> list[GroupedTask]:
     """Return the tasks of the runs, the task with the most runs first. A verdict is about one task.
 
     Data is the same where its fingerprint is. A run without a fingerprint, because it has not read its data yet, goes
     with the other runs of its choice of data.
 
-    by: a config key with the arms as its values; where it is a key of the data or the objective, runs that differ
-        there are compared on purpose, and so they are one task
+    by: the config keys with the arms as their values; where one is a key of the data or the objective, runs that
+        differ there are compared on purpose, and so they are one task
     """
-    family = (by or "").partition(".")[0]
-    keys = [_key(record, without=family) for record in records]
+    families = {key.partition(".")[0] for key in by}
+    keys = [_key(record, without=families) for record in records]
     recorded = {key[:2]: key for key in keys if key[2] is not None}
     groups: dict[tuple[str, str, str | None], GroupedTask] = {}
     for record, key in zip(records, keys, strict=True):
@@ -343,17 +378,17 @@ def by_task(records: Sequence[LoadedRun], by: str | None = None) -> list[Grouped
     return sorted(groups.values(), key=lambda task: -len(task.records))
 
 
-def _key(record: LoadedRun, *, without: str) -> tuple[str, str, str | None]:
+def _key(record: LoadedRun, *, without: Collection[str]) -> tuple[str, str, str | None]:
     """Return the choices of data and objective, and the fingerprint of the data if there is one."""
     recorded = record.facts.get("choices")
     choices = recorded if isinstance(recorded, dict) else {}
     data = str(choices.get("data") or "unknown")
     objective = str(choices.get("objective") or "unknown")
     fingerprint = record.data.get("fingerprint")
-    if without == "data":
-        return "any", objective, None
-    if without == "objective":
+    if "objective" in without:
         objective = "any"
+    if "data" in without:
+        return "any", objective, None
     return data, objective, str(fingerprint) if fingerprint else None
 
 

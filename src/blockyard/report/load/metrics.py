@@ -38,13 +38,10 @@ def directions(records: Iterable[LoadedRun]) -> dict[str, str]:
             if direction in ("min", "max"):
                 recorded.setdefault(str(name), direction)
         names |= dict.fromkeys(record.metrics)
-    known: dict[str, str] = {}
-    for name in names:
-        direction = recorded.get(name) or direction_by_name(name)
-        if direction:
-            known[name] = direction
     # Metrics of training stand in curves, and not among the results of a run.
-    return known | {name: direction for name, direction in recorded.items() if name.startswith("train/")}
+    names |= dict.fromkeys(name for name in recorded if name.startswith("train/"))
+    by_name = {name: recorded.get(name) or direction_by_name(name) for name in names}
+    return {name: direction for name, direction in by_name.items() if direction}
 
 
 def default_metric(records: Iterable[LoadedRun]) -> str | None:

@@ -13,7 +13,7 @@ from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError, near
 from blockyard.report.load.arms import ComparisonInput
 from blockyard.report.load.from_plan import from_plan, plan_drift
-from blockyard.report.load.from_runs import from_runs
+from blockyard.report.load.from_runs import from_runs, split_keys
 from blockyard.report.load.metrics import direction_by_name
 from blockyard.report.load.run_record import LoadedRun, read_run
 from blockyard.runs.folder import CONFIG, RUN
@@ -144,8 +144,8 @@ def _by_name(arg: str, outputs: Path) -> list[Path]:
     run_names: set[str] = set()
     for entry in entries:
         run_names |= {entry.name, entry.path.parent.name}
-    known = [*sweeps, *sorted(run_names)]
-    nearest = near(arg, known) or known[:_MAX_LISTED]
+    names_here = [*sweeps, *sorted(run_names)]
+    nearest = near(arg, names_here) or names_here[:_MAX_LISTED]
     raise UserError(f"{arg}: no such path, run or sweep under {outputs}; there are {', '.join(nearest)}")
 
 
@@ -153,7 +153,7 @@ def load_selection(
     selection: Selection,
     *,
     outputs: str | os.PathLike[str] = "outputs",
-    by: str | None = None,
+    by: str | Sequence[str] | None = None,
     task: int = 0,
     metric: str | None = None,
 ) -> ComparisonInput:
@@ -161,7 +161,8 @@ def load_selection(
 
     selection: a plan, or paths, names and ids: a sweep's folder, name or file; run folders, as paths or as `train` and
         `runs` return them; a folder of many runs
-    by: a config key with the arms as its values; task: the index of the task, for runs of several that no sweep planned
+    by: a config key, or several with commas, with the arms as their values
+    task: the index of the task, for runs of several that no sweep planned
     metric: the requested one, which runs may have to compute from their evaluations
     Raises UserError for what does not exist or cannot be compared.
     """
@@ -173,10 +174,11 @@ def load_selection(
             selection = [selection]
         resolved = resolve(list(selection), outputs)
         plans = [SweepPlan.load(folder) for folder in resolved.sweeps]
-    if len(plans) == 1 and not resolved.runs and not by:
+    keys = split_keys(by)
+    if len(plans) == 1 and not resolved.runs and not keys:
         result = from_plan(plans[0], metric)
     else:
-        result = _merge(plans, resolved, by, task, metric)
+        result = _merge(plans, resolved, keys, task, metric)
     warnings = list(result.warnings)
     for path in resolved.files:
         for plan in plans:
@@ -187,7 +189,7 @@ def load_selection(
 
 
 def _merge(
-    plans: list[SweepPlan], resolved: Resolved, by: str | None, task: int, metric: str | None
+    plans: list[SweepPlan], resolved: Resolved, by: Sequence[str], task: int, metric: str | None
 ) -> ComparisonInput:
     """Return the runs of several sweeps, of no sweep, or of one sweep regrouped by a key.
 
@@ -239,7 +241,7 @@ def _folder_name(runs: Iterable[Path]) -> str:
     return folders.pop().name or "runs"  # the root of a file system has no name
 
 
-def _with_question(result: ComparisonInput, sweeps: list[ComparisonInput], by: str | None) -> ComparisonInput:
+def _with_question(result: ComparisonInput, sweeps: list[ComparisonInput], by: Sequence[str]) -> ComparisonInput:
     """Return the runs with the metric and the question of their sweeps, without the parts about the sweeps' arms."""
     metrics = {(sweep.metric, sweep.direction) for sweep in sweeps}
     if len(metrics) == 1:
@@ -250,10 +252,11 @@ def _with_question(result: ComparisonInput, sweeps: list[ComparisonInput], by: s
     (sweep,) = sweeps
     question = sweep.question or {}
     warnings = list(result.warnings)
+    keys = " and ".join(by)
     if question.get("until"):
         warnings.append(
             f"how many seeds each arm of {sweep.title} has followed from its results (until: decided): p values and "
-            f"intervals by {by} would hold for a number fixed before"
+            f"intervals by {keys} would hold for a number fixed before"
         )
     dropped = []
     for key in ("expect", "baseline"):
@@ -261,7 +264,7 @@ def _with_question(result: ComparisonInput, sweeps: list[ComparisonInput], by: s
             dropped.append(f"{key} ({question[key]})")
     if dropped:
         warnings.append(
-            f"the arms are the values of {by}, not those of {sweep.title}; ignored, because they refer to its own "
+            f"the arms are the values of {keys}, not those of {sweep.title}; ignored, because they refer to its own "
             f"arms: {', '.join(dropped)}"
         )
     question = {**question, "expect": None, "baseline": None, "ladder": None}

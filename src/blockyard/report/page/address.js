@@ -4,6 +4,7 @@
 const KEPT = {
   metric: ["metric", String], axis: ["axis", String], band: ["band", String], part: ["part", String], smooth: ["smooth", Number],
   log: ["logarithm", (text) => text === "true"], cost: ["cost", String], quality: ["quality", String], arm: ["sampleArm", String], cell: ["cell", String],
+  across: ["across", String], lines: ["lines", String],
 };
 let initial = null;
 
@@ -12,7 +13,7 @@ function fromAddress() {
   initial = initial || { ...state, hidden: new Set(state.hidden) };
   const given = new URLSearchParams(location.hash.replace(/^#[^&]*&?/, ""));
   for (const [key, [name, read]] of Object.entries(KEPT)) state[name] = given.has(key) ? read(given.get(key)) : initial[name];
-  const valid = { metric: curveMetrics().includes(state.metric), axis: state.axis in AXES, band: state.band in BANDS, part: state.part in PARTS,
+  const valid = { across: state.across in factors(), lines: state.lines in factors(), metric: curveMetrics().includes(state.metric), axis: state.axis in AXES, band: state.band in BANDS, part: state.part in PARTS,
     smooth: state.smooth in SMOOTHINGS, cost: data.arms.some((arm) => known((arm.cost || {})[state.cost])) && state.cost in COSTS };
   for (const [name, fine] of Object.entries(valid)) if (!fine) state[name] = initial[name];
   const zoom = (given.get("zoom") || "").split("~").map(Number);

@@ -3,6 +3,7 @@
 const STATES = { done: "✓", failed: "✗", running: "▶", queued: "·", interrupted: "‖", missing: "○", refused: "⊘" };
 const ORDER = ["done", "queued", "running", "missing", "interrupted", "refused", "failed"];
 const ROWS = 200;
+const MOST_CELL_ROWS = 24; // of more, those of which all cells are done open with a press
 
 const cellKey = (cell) => JSON.stringify([cell.arm, setting(cell.setting), cell.seed]);
 
@@ -11,7 +12,10 @@ function drawCells(body) {
   const open = data.cells.filter((cell) => cell.state !== "done");
   const present = ORDER.filter((name) => data.cells.some((cell) => cell.state === name));
   if (allSeeds().length) {
-    body.append(cellMap(), h("p", { class: "keys" }, present.map((name) =>
+    const rows = cellRows();
+    const done = rows.length > MOST_CELL_ROWS ? rows.filter((cells) => cells.every((cell) => cell.state === "done")) : [];
+    const others = rows.filter((cells) => !done.includes(cells));
+    body.append(others.length ? cellMap(others) : "", done.length ? disclosure("cells:done", `${plural(done.length, "row")} of which all cells are done`, () => cellMap(done)) : "", h("p", { class: "keys" }, present.map((name) =>
       h("span", {}, h("span", { class: `cell ${name}`, "aria-hidden": "true" }, STATES[name]), name)),
     h("span", {}, "Press a cell to see its run.")));
   }
@@ -32,15 +36,19 @@ function drawCells(body) {
   open.length > ROWS ? h("p", { class: "note" }, `and ${open.length - ROWS} more`) : "");
 }
 
-/** Rows are arms and their settings, columns are seeds. A refusal applies to all seeds. */
-function cellMap() {
+/** The cells of each arm and setting, in the order of the arms. */
+function cellRows() {
   const rows = new Map();
   for (const cell of data.cells) {
     const key = JSON.stringify([cell.arm, setting(cell.setting)]);
     rows.set(key, [...(rows.get(key) || []), cell]);
   }
   const place = (name) => { const index = data.arms.findIndex((arm) => arm.name === name); return index < 0 ? Infinity : index; };
-  const sorted = [...rows.values()].sort(([a], [b]) => place(a.arm) - place(b.arm) || 0);
+  return [...rows.values()].sort(([a], [b]) => place(a.arm) - place(b.arm) || 0);
+}
+
+/** Rows are arms and their settings, columns are seeds. A refusal applies to all seeds. */
+function cellMap(rows) {
   const square = (cells, seed) => {
     const cell = cells.find((one) => one.state === "refused" || one.seed === seed);
     if (!cell) return h("td", {}, NONE);
@@ -51,9 +59,9 @@ function cellMap() {
   };
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Map of cells" },
     h("table", { class: "map" }, h("caption", {}, "State of every cell"),
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "arm"), allSeeds().map((seed) => h("th", { scope: "col" }, `s${seed}`)))),
-      h("tbody", {}, sorted.map((cells) => h("tr", {}, h("th", { scope: "row", title: cells[0].arm }, label(cells[0].arm),
-        Object.keys(cells[0].setting || {}).length ? h("small", {}, ` ${setting(cells[0].setting)}`) : null),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, ["arm", ...new Set(rows.flat().flatMap((cell) => Object.keys(cell.setting || {})))].join(" · ")), allSeeds().map((seed) => h("th", { scope: "col" }, `s${seed}`)))),
+      h("tbody", {}, rows.map((cells) => h("tr", {}, h("th", { scope: "row", title: `${cells[0].arm} ${setting(cells[0].setting)}`.trim() }, label(cells[0].arm),
+        Object.keys(cells[0].setting || {}).length ? h("small", {}, ` ${brief(cells[0].setting)}`) : null),
       allSeeds().map((seed) => square(cells, seed)))))));
 }
 

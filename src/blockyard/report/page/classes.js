@@ -58,7 +58,7 @@ function reliability(own, width) {
   }
   const bins = own.calibration.count.map((n, k) => [`${fixed(k / 15, 2)} to ${fixed((k + 1) / 15, 2)}`, n.toLocaleString("en"), fixed(own.calibration.confidence[k], 3), fixed(own.calibration.accuracy[k], 3)]);
   return h("div", { class: "halves" }, h("div", {}, chart.root, armKeys(arms.map(({ arm }) => arm), h("span", {}, "dotted: probabilities are exact"))), h("div", {}, grid("Expected calibration error", ["arm", "ECE", "by run"], data.samples.arms.map(({ arm, calibration: { ece, ece_runs: each } }) =>
-    [arm, fixed(ece, 4), each.map((value) => fixed(value, 4)).join(" ")]), [1]),
+    [arm, fixed(ece, 4), each.length < 6 ? each.map((value) => fixed(value, 4)).join(" ") : `${fixed(Math.min(...each), 4)} to ${fixed(Math.max(...each), 4)}, ${each.length} runs`]), [1]),
   h("p", { class: "note" }, "ECE (Guo et al. 2017, equation 3): the mean gap between probability and accuracy over 15 bins, weighted by their samples; the mean over runs. On the dotted line, probabilities are exact; below it they are too high."),
   disclosure("data:reliability", "Show data", () => grid(`Bins of ${own.arm}, all runs together`, ["probability", "samples", "mean probability", "accuracy"], bins, [1, 2, 3]))));
 }

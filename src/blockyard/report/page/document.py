@@ -29,15 +29,18 @@ from blockyard.sweep.spec.threshold import of_metric
 
 _COMMENT_LINES = re.compile(r"^ *(?://[^\n]*|/\*\*.*?\*/)\n", re.M | re.S)
 _STYLE_COMMENTS = re.compile(r"/\*.*?\*/\n?", re.S)
-_STYLE_SPACES = re.compile(r"(?<!\s)\s*([{};])\s*|(?<=,)\s+")
+_STYLE_SPACES = re.compile(r"(?<!\s)\s*([{};])\s*|(?<=[,:])\s+")
 _END_COMMENTS = re.compile(r"(?<=;) // [^\n\"'`]*$", re.M)
 _INDENTS = re.compile(r"^ +", re.M)
-_LINE_ENDS = re.compile(r"\n(?=\n)|(?<=[;}])\n(?=\})|(?<=[{,])\n")  # where JavaScript ends no statement
+_LINE_ENDS = re.compile(r"\n(?=\n)|;?\n(?=\})|(?<=[{,])\n")  # where JavaScript ends no statement
+_TOKENS = re.compile(r"""("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')| *([`=<>?:,;{}()\[\]&|!*%]) *""")
+_TEMPLATE = re.compile(r"(?:[^`\\$]|\\.|\$(?!\{))*(`|\$\{)")  # the text of a template, up to its end or an expression
 STYLES = ("style", "tables", "samples", "charts")
 SCRIPTS = (
     "dom", "format", "state", "address", "palette", "scale", "export", "chart", "legend", "baselines", "verdict",
-    "table", "detail", "series", "curves", "scatter", "ladder", "pairs", "evidence", "effects", "tuning", "cells",
-    "attention", "predictions", "classes", "values", "samples", "written", "provenance", "live", "theme", "main",
+    "table", "detail", "series", "curves", "scatter", "ladder", "pairs", "evidence", "effects", "parallel", "tuning",
+    "cells", "attention", "predictions", "classes", "values", "samples", "written", "provenance", "live", "theme",
+    "main",
 )  # fmt: skip
 
 
@@ -74,7 +77,8 @@ def render(
 def linked(comparison: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     """Return the comparison with a relative link to the folder of each run instead of its path on this machine.
 
-    `column_notes` says what the columns mean where another test than that of paired differences decides, else None.
+    `column_notes` says what the columns mean where another test than that of paired differences decides, else None;
+    `warning_groups` are the warnings in groups of one kind.
     """
     cells = []
     for cell in comparison.get("cells") or []:
@@ -84,7 +88,12 @@ def linked(comparison: Mapping[str, Any], folder: Path | None) -> dict[str, Any]
     document = read_document(comparison)
     over = any(arm.difference and arm.difference.over for arm in document.arms)
     special = over or of_metric(document.metric) is not None
-    return {**comparison, "cells": cells, "column_notes": columns.notes(document) if special else None}
+    return {
+        **comparison,
+        "cells": cells,
+        "column_notes": columns.notes(document) if special else None,
+        "warning_groups": columns.warning_groups(document),
+    }
 
 
 def home_link(folder: Path | None) -> str | None:
@@ -168,12 +177,40 @@ def joined_style(names: Sequence[str]) -> str:
 def joined_script(names: Sequence[str]) -> str:
     """Return the scripts `names` in one function, so that no name of theirs is global.
 
-    Without comments, indentation and empty lines; no text of the scripts goes over several lines.
+    Without comments, empty lines and spaces that say nothing; no text of the scripts goes over several lines.
     """
     body = "\n".join(read_part(f"{name}.js") for name in names)
-    for left_out in (_COMMENT_LINES, _END_COMMENTS, _INDENTS, _LINE_ENDS):
+    for left_out in (_COMMENT_LINES, _END_COMMENTS, _INDENTS):
         body = left_out.sub("", body)
-    return f'(() => {{\n"use strict";\n{body}}})();\n'
+    return f'(() => {{\n"use strict";\n{_LINE_ENDS.sub("", _squeezed(body))}\n}})();\n'
+
+
+def _squeezed(script: str) -> str:
+    """Return a script without the spaces around signs, except within its texts.
+
+    A regular expression of a script has neither a space beside a sign nor a quotation mark.
+    """
+    parts: list[str] = []
+    braces: list[int] = []  # open ones in the expression of each template that goes on behind it
+    position = 0
+    while token := _TOKENS.search(script, position):
+        parts.append(script[position : token.start()])
+        text, sign = token.groups()
+        position = token.end()
+        if sign == "`" or (sign == "}" and braces and not braces[-1]):
+            if sign == "}":
+                braces.pop()
+            template = _TEMPLATE.match(script, token.end(2))
+            assert template, "a template without an end"
+            parts += [sign, template[0]]
+            position = template.end()
+            if template[1] == "${":
+                braces.append(0)
+            continue
+        if braces and sign in ("{", "}"):
+            braces[-1] += 1 if sign == "{" else -1
+        parts.append(text or sign)
+    return "".join([*parts, script[position:]])
 
 
 def _style() -> str:

@@ -1,49 +1,138 @@
-// The effects of a grid: each factor's main effect, and the interactions of pairs.
+// The options of the arms: the metric over the values of one, what each level changes, interactions, and importance.
 
-/** Draw the table of main effects and a panel for each pair of factors. */
-function drawEffects(body) {
-  const { main, interactions, formula } = data.effects;
-  const digits = decimals([0, ...main.flatMap((one) => [one.effect, ...(one.interval || [])])], main.map((one) => one.interval));
-  if (main.length) {
-    body.append(grid(`Effect of each level on ${data.metric}, relative to the first level of its factor`,
-      ["factor", "level", "reference", "effect", "95 % interval", "p", "p (Holm)"],
-      main.map((one) => [one.factor, word(one.level), word(one.reference), change(one.effect, digits), interval(one.interval, digits) || NONE,
-        chance(one.p), chance(one.holm_p)]), [3, 4, 5, 6]));
+const DODGE = 4; // pixels between points at one value
+
+/** The options in which arms differ: key -> its values, numbers in order. */
+function factors() {
+  const result = {};
+  for (const arm of data.arms) {
+    for (const [key, value] of Object.entries(arm.levels || {})) result[key] = new Set([...(result[key] || []), value]);
   }
-  if (interactions.length) {
-    const sorted = [...interactions].sort((a, b) => (a.holm_p ?? 2) - (b.holm_p ?? 2));
-    const width = Math.max(260, Math.min(400, body.clientWidth < 760 ? body.clientWidth - 4 : Math.floor((body.clientWidth - 52) / (body.clientWidth > 1000 ? 3 : 2))));
-    body.append(h("h3", {}, "Interactions"),
-      h("p", { class: "note" }, "Parallel lines: the two factors act independently. Crossing or diverging lines: the effect of one depends on the other."),
-      h("div", { class: "panels" }, sorted.map((one, index) => interaction(one, width, index))));
-  }
-  if (formula) body.append(h("p", { class: "note" }, formula.includes(" ~ ") ? ["Ordinary least squares: ", h("code", {}, formula)] : `Effects: ${formula}.`));
+  return Object.fromEntries(Object.entries(result).filter(([, values]) => values.size > 1).map(([key, values]) => [key, inOrder([...values])]));
 }
 
-/** Cell means: levels of one factor on the x axis, a line for each level of the other. */
-function interaction({ factors, F, p, holm_p: holm, cells, levels }, width, index) {
-  const [across, lines] = levels;
-  const domain = extent(cells.flat(), 0.1);
-  if (!domain) return null;
-  const styles = lines.map((_, k) => ({ stroke: `var(--arm-${k % COLOURS})`, dash: DASHES[k % DASHES.length], kind: MARKERS[k % MARKERS.length] }));
-  const chart = frame({ width, height: 240, margin: { right: 20, left: 54 },
-    title: `Mean ${data.metric} by ${factors[0]} and ${factors[1]}`,
-    desc: lines.map((line, k) => `${factors[1]} ${word(line)}: ${across.map((level, i) => `${word(level)} ${short(cells[i][k])}`).join(", ")}.`).join(" "),
-    x: { domain: [-0.3, across.length - 0.7], label: factors[0], ticks: across.map((level, k) => [k, cut(word(level), Math.max(4, Math.floor(width / across.length / 8)))]) },
-    y: { domain } });
-  lines.forEach((_, k) => {
-    const dots = across.map((__, i) => [i, cells[i][k]]).filter(([, value]) => known(value)).map(([i, value]) => [chart.x(i), chart.y(value)]);
-    const { stroke, dash, kind } = styles[k];
-    chart.plot.append(s("path", { class: "line", d: path(dots), "stroke-dasharray": dash, style: { stroke } }),
-      ...dots.map(([x, y]) => s("path", { d: shape(kind, x, y, 4.5), style: { fill: stroke, stroke: "var(--ground)" } })));
+/** Whether all of these texts are numbers. */
+const numbers = (values) => values.every((value) => String(value).trim() !== "" && known(Number(value)));
+
+/** Values in the order of their size, where they are numbers. */
+const inOrder = (values) => (numbers(values) ? [...values].sort((a, b) => a - b) : values);
+
+/** Whether a range of numbers asks for a logarithmic scale. */
+const wideRange = (values) => Math.min(...values) > 0 && Math.max(...values) / Math.min(...values) > 8;
+
+/** The options of the chart at first: across, the numeric one with the most values; for the lines, the other one with the fewest. */
+function firstFactors() {
+  const every = Object.entries(factors()).sort(([, a], [, b]) => numbers(b) - numbers(a) || b.length - a.length).map(([key]) => key);
+  const [across, ...others] = every;
+  return [across || null, others.pop() || null];
+}
+
+/** Whether the arms are points of a chart over an option: several options, or one whose values are numbers. */
+function overOptions() {
+  const values = Object.values(factors());
+  return !data.ladder && (values.length > 1 || (values.length === 1 && numbers(values[0])));
+}
+
+/** Draw the chart, the table of main effects, the interactions, and the arms in parallel coordinates. */
+function drawEffects(body) {
+  if (overOptions()) body.append(optionFigure(body));
+  if (data.effects) {
+    const { main, interactions, formula } = data.effects;
+    const digits = decimals([0, ...main.flatMap((one) => [one.effect, ...(one.interval || [])])], main.map((one) => one.interval));
+    const order = ({ factor, level }) => (factors()[factor] || []).indexOf(level);
+    const sorted = [...new Set(main.map((one) => one.factor))].flatMap((factor) => main.filter((one) => one.factor === factor).sort((a, b) => order(a) - order(b)));
+    const table = () => grid(`Effect of each level on ${data.metric}, relative to the first level of its factor`,
+      ["factor", "level", "reference", "effect", "95 % interval", "p", "p (Holm)"],
+      sorted.map((one) => [one.factor, word(one.level), word(one.reference), change(one.effect, digits), interval(one.interval, digits) || NONE,
+        chance(one.p), chance(one.holm_p)]), [3, 4, 5, 6]);
+    if (main.length) body.append(h("h3", {}, "Effects"), main.length > 8 ? disclosure("effects", plural(main.length, "level"), table) : table());
+    if (interactions.length) {
+      body.append(h("h3", {}, "Interactions"), grid("Tests of the interactions", ["factors", "F", "p", "p (Holm)"],
+        [...interactions].sort((a, b) => (a.holm_p ?? 2) - (b.holm_p ?? 2)).map((one) => [one.factors.join(" × "), short(one.F), chance(one.p), chance(one.holm_p)]), [1, 2, 3]));
+    }
+    if (formula) body.append(h("p", { class: "note" }, formula.includes(" ~ ") ? ["Ordinary least squares: ", h("code", {}, formula)] : `Effects: ${formula}.`));
+  }
+  if (Object.keys(factors()).length > 1) {
+    body.append(parallelFigure("parallel", data.arms.map((arm) => ({ name: arm.name, setting: arm.levels || {}, value: arm.mean })), data.metric, data.direction, body));
+  }
+}
+
+/** The chart over an option with its two choices; a point is the mean over seeds, and over the options that have no choice. */
+function optionFigure(body) {
+  const all = factors();
+  const others = Object.keys(all).filter((key) => key !== state.across);
+  if (!others.includes(state.lines)) state.lines = others[0] || null;
+  const pick = (key) => (value) => { state[key] = value; redraw("effects"); };
+  const named = (keys) => keys.map((key) => [key, key]);
+  const rest = others.filter((key) => key !== state.lines);
+  const { lines, count: averaged } = optionLines(all, rest);
+  const digits = decimals(lines.flatMap((line) => line.points.map((point) => point.mean)));
+  return figure("options", {
+    controls: others.length ? [choice("options:across", "Against", named(Object.keys(all)), state.across, pick("across")), choice("options:lines", "A line for each", named(others), state.lines, pick("lines"))] : [],
+    chart: lines.length ? optionChart(body, lines, all[state.across]) : h("p", { class: "empty" }, `No point has a value${rest.length ? `: the arms have no setting of ${rest.join(", ")} in common` : ""}.`),
+    caption: `Mean ${data.metric} over seeds${wish(data.metric) ? ` (${wish(data.metric)})` : ""}; whiskers are 95 % intervals.` +
+      `${rest.length ? ` Each point is the mean over the ${plural(averaged, "setting")} of ${rest.join(", ")} that all points have.` : ""}${others.length ? " Parallel lines: the two options act independently." : ""}`,
+    table: () => grid(`Mean ${data.metric} by ${state.across}`, [state.lines ? `${state.across} \\ ${state.lines}` : state.across, ...lines.map((line) => line.name)],
+      all[state.across].map((value) => [value, ...lines.map((line) => {
+        const point = line.points.find((one) => one.value === value);
+        return point ? `${fixed(point.mean, digits)} ${interval(point.interval, digits)}` : NONE;
+      })]), lines.map((_, k) => k + 1)),
   });
-  const keys = h("p", { class: "keys" }, `${factors[1]}: `, lines.map((line, k) => h("span", {},
-    s("svg", { class: "swatch", width: 24, height: 12, viewBox: "0 0 24 12", "aria-hidden": "true" },
-      s("line", { x1: 0, x2: 24, y1: 6, y2: 6, "stroke-dasharray": styles[k].dash, style: { stroke: styles[k].stroke, "stroke-width": "2" } }),
-      s("path", { d: shape(styles[k].kind, 12, 6, 4), style: { fill: styles[k].stroke } })), word(line))));
-  return h("figure", { class: "figure panel" },
-    h("h4", {}, `${factors[0]} × ${factors[1]}`), keys, chart.root,
-    h("figcaption", {}, `F = ${short(F)}, p ${equal(p)}, Holm-corrected p ${equal(holm)}`),
-    disclosure(`data:effects:${index}`, "Show data", () => grid(`Mean ${data.metric}`, [`${factors[0]} \\ ${factors[1]}`, ...lines.map(word)],
-      across.map((level, i) => [word(level), ...lines.map((_, k) => short(cells[i][k]))]), lines.map((_, k) => k + 1))));
+}
+
+/** The lines, and over how many settings of the other options their points are averaged: those that every point has. */
+function optionLines(all, rest) {
+  const groups = new Map();
+  for (const arm of data.arms) {
+    const at = [(arm.levels || {})[state.across], state.lines ? (arm.levels || {})[state.lines] : data.metric];
+    if (!known(arm.mean) || at.includes(undefined)) continue;
+    const key = JSON.stringify(at);
+    groups.set(key, { ...groups.get(key), [JSON.stringify(rest.map((name) => arm.levels[name]))]: arm });
+  }
+  const settings = [...groups.values()].map((group) => Object.keys(group));
+  const shared = (settings[0] || []).filter((setting) => settings.every((some) => some.includes(setting)));
+  const lines = (state.lines ? all[state.lines] : [data.metric]).map((name, k) => ({ name, k, points: all[state.across].flatMap((value) => {
+    const group = groups.get(JSON.stringify([value, name]));
+    return group && shared.length ? [{ value, ...meanOf(shared.map((setting) => group[setting])) }] : [];
+  }).filter((point) => known(point.mean)) }));
+  return { lines: lines.filter((line) => line.points.length), count: shared.length };
+}
+
+/** The mean of arms and its interval: of one arm its own, of several that of their means on each seed that all have. */
+function meanOf(arms) {
+  if (arms.length === 1) return { mean: arms[0].mean, interval: arms[0].interval };
+  const values = Object.keys(arms[0].values).map((seed) => arms.reduce((sum, arm) => sum + (arm.values[seed] ?? NaN), 0) / arms.length).filter(known);
+  const n = values.length;
+  const mean = values.reduce((sum, value) => sum + value, 0) / n;
+  const half = n > 1 ? student(n - 1) * Math.sqrt(values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (n - 1) / n) : 0;
+  return { mean, interval: n > 1 ? [mean - half, mean + half] : null };
+}
+
+/** The chart: a line for each value of an option, whiskers at its points. */
+function optionChart(body, lines, values) {
+  const numeric = numbers(values);
+  const coordinate = (value) => (numeric ? Number(value) : values.indexOf(value));
+  const logarithm = numeric && wideRange(values.map(Number));
+  const points = lines.flatMap((line) => line.points);
+  const width = Math.max(280, body.clientWidth);
+  const chart = frame({ width, height: Math.max(260, Math.min(400, width * 0.6)), margin: { top: 30 }, title: `${data.metric} against ${state.across}`,
+    desc: lines.map((line) => `${line.name}: ${line.points.map((point) => `${point.value} ${short(point.mean)}`).join(", ")}.`).join(" "),
+    x: { domain: numeric ? extent(values.map(Number), 0.06, logarithm) : [-0.4, values.length - 0.6], label: state.across, logarithm,
+      ticks: numeric && values.length > 12 ? undefined : values.map((value, k) => [numeric ? Number(value) : k, numeric ? short(Number(value)) : cut(value, 14)]) },
+    y: { domain: extent(points.flatMap((point) => [point.mean, ...(point.interval || [])]), 0.06), label: data.metric } });
+  const at = (line, point) => [chart.x(coordinate(point.value)) + DODGE * (lines.indexOf(line) - (lines.length - 1) / 2) * Math.min(1, 6 / lines.length), chart.y(point.mean)];
+  for (const line of lines) {
+    const { stroke, dash } = styleOf(line.k);
+    chart.plot.append(s("path", { class: "line", d: path(line.points.map((point) => at(line, point))), "stroke-dasharray": dash, style: { stroke } }),
+      ...line.points.flatMap((point) => {
+        const [x, y] = at(line, point);
+        return [point.interval ? s("line", { class: "reach", x1: x, x2: x, y1: chart.y(point.interval[0]), y2: chart.y(point.interval[1]), style: { stroke } }) : "",
+          mark(styleOf(line.k), x, y, 4)];
+      }));
+  }
+  listen(chart, (event, x, y) => {
+    const near = lines.flatMap((line) => line.points.map((point) => [line, point])).reduce((a, b) => (Math.hypot(at(...a)[0] - x, at(...a)[1] - y) <= Math.hypot(at(...b)[0] - x, at(...b)[1] - y) ? a : b));
+    tip(event, `${state.across} ${near[1].value}`, [[null, `${short(near[1].mean, 4)} ${near[0].name}`]]);
+  }, () => {});
+  return h("div", {}, chart.root, state.lines ? h("p", { class: "keys" }, `${state.lines}: `, lines.map((line) => h("span", {}, swatch(line.name, styleOf(line.k)), line.name))) : null);
 }

@@ -9,7 +9,7 @@ const evidenceNames = () => (byBoundary() ? { value: "1 / p", interval: "interva
 /** The style of a comparison: its arm's where it is named after one, else by its place. */
 function lookOf(name, k) {
   if (data.arms.some((arm) => arm.name === name)) return look(name);
-  return { stroke: `var(--arm-${k % COLOURS})`, dash: DASHES[k % DASHES.length], marker: MARKERS[(k + 1) % MARKERS.length], width: 2 };
+  return styleOf(k);
 }
 
 /** Whether a comparison is about an arm that the legend hides. */
@@ -37,12 +37,8 @@ function drawEvidence(body) {
 
 /** The comparisons with their lines, and what became of each. */
 function keysOf(looks) {
-  return h("p", { class: "keys" }, looks.map((one) => {
-    const { stroke, dash, width } = lookOf(one.name, one.k);
-    return h("span", {}, s("svg", { class: "swatch", width: 30, height: 12, viewBox: "0 0 30 12", "aria-hidden": "true", focusable: "false" },
-      s("line", { x1: 1, x2: 29, y1: 6, y2: 6, "stroke-dasharray": dash, style: { stroke, "stroke-width": String(width) } })),
-    `${one.name}: ${one.outcome || "undecided"}${one.at === null ? "" : ` at ${one.at} seeds`}`);
-  }));
+  return h("p", { class: "keys" }, looks.map((one) => h("span", {}, swatch(one.name, lookOf(one.name, one.k)),
+    `${one.name}: ${one.outcome || "undecided"}${one.at === null ? "" : ` at ${one.at} seeds`}`)));
 }
 
 /** The seeds on the x axis, from the first to the last. */
@@ -88,10 +84,11 @@ function gapChart(looks, width) {
 
 /** The line of a comparison, its markers, and a ring at the seed of the decision. */
 function drawLook(chart, one, values) {
-  const { stroke, dash, marker: kind } = lookOf(one.name, one.k);
+  const style = lookOf(one.name, one.k);
+  const { stroke, dash } = style;
   const points = values.map((value, n) => [chart.x(n + 1), chart.y(value)]);
   chart.plot.append(s("path", { class: "line", d: path(points), "stroke-dasharray": dash, style: { stroke } }),
-    ...points.map(([x, y]) => s("path", { d: shape(kind, x, y, 3.5), style: { fill: stroke, stroke: "var(--ground)" } })));
+    ...points.map(([x, y]) => mark(style, x, y, 3.5)));
   if (one.at !== null && points[one.at - 1]) {
     const [cx, cy] = points[one.at - 1];
     chart.plot.append(s("circle", { class: "ring", cx, cy, r: 9, style: { stroke } }));

@@ -27,8 +27,8 @@ const change = (x, digits) => (known(x) ? (x > 0 ? "+" : "") + fixed(x, digits) 
 /** "[0.91, 0.94]", or nothing. */
 const interval = (pair, digits) => (pair ? `[${fixed(pair[0], digits)}, ${fixed(pair[1], digits)}]` : "");
 
-/** A p-value; four decimals where three would put it on the other side of 5 %. */
-const chance = (p) => (!known(p) ? NONE : p < 0.001 ? "< 0.001" : p.toFixed(p > 0.05 && p < 0.0505 ? 4 : 3));
+/** A p-value; four decimals where three would put it on the other side of 5 %. A half is rounded down, as on the terminal: 0.0625. */
+const chance = (p) => (!known(p) ? NONE : p < 0.001 ? "< 0.001" : (p * (1 - 1e-12)).toFixed(p > 0.05 && p < 0.0505 ? 4 : 3));
 
 /** The same inside a sentence: "= 0.012", "< 0.001". */
 const equal = (p) => (known(p) && p < 0.001 ? chance(p) : `= ${chance(p)}`);

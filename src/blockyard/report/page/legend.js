@@ -5,6 +5,7 @@ const NAMED = 3; // arms without a value that are named
 /** The bar of arm switches with "All", "None" and, with many arms, "Leading". */
 function legend() {
   const many = data.arms.length > SHOWN;
+  const first = many ? leaders() : new Set(); // of many, those that are drawn at first need no scrolling
   const set = (names) => {
     state.hidden = new Set(data.arms.map((arm) => arm.name).filter((name) => !names.has(name)));
     redraw("arms");
@@ -19,7 +20,7 @@ function legend() {
   };
   const absent = data.arms.filter((arm) => !drawable().includes(arm));
   return h("div", { class: "legend", role: "group", "aria-label": "Arms shown in the charts" },
-    h("div", { class: "switches" }, drawable().map((arm) => [arm, data.arms.indexOf(arm)]).map(([arm, index]) => h("button", {
+    h("div", { class: "switches" }, [...drawable()].sort((a, b) => first.has(b.name) - first.has(a.name)).map((arm) => [arm, data.arms.indexOf(arm)]).map(([arm, index]) => h("button", {
       type: "button", class: "switch", "data-key": `legend-arm:${index}`, "data-arm": index,
       "aria-pressed": String(!state.hidden.has(arm.name)), title: arm.name,
       onpointerenter: () => single(index), onpointerleave: () => single(null), onfocus: () => single(index), onblur: () => single(null),

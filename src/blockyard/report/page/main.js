@@ -8,7 +8,7 @@ const SECTIONS = [
   { id: "ladder", name: "Ladder", heading: "Ladder of sizes", draw: drawLadder, here: () => data.ladder || data.decisions?.length },
   { id: "cost", name: "Cost", heading: "Quality against cost", draw: drawScatter, chart: true, here: () => state.cost },
   { id: "pairs", name: "Seeds", heading: "Results by seed", draw: drawPairs, chart: true, here: () => data.arms.some((arm) => known(arm.mean)) },
-  { id: "effects", name: "Factors", heading: "Factors and interactions", draw: drawEffects, chart: true, here: () => data.effects },
+  { id: "effects", name: "Options", heading: "Options", draw: drawEffects, chart: true, here: () => data.effects || overOptions() },
   { id: "tuning", name: "Tuning", heading: "Tuning", draw: drawTuning, chart: true, here: () => data.tuning.some((one) => known(one.mean)) },
   { id: "cells", name: "Cells", heading: "Cells", draw: drawCells, here: () => data.cells.length },
   { id: "attention", name: "Attention", heading: "Attention maps", draw: drawAttention, chart: true, here: () => data.attention.length },

@@ -1,5 +1,6 @@
 // Results by seed: each arm beside the baseline, with a line for each common seed.
 
+const MANY_SEEDS = 12; // whose points would cover each other in their usual size
 const PANEL = { least: 150, most: 260, height: 190, gap: 18 };
 
 /** The width of a panel: as many as there are fill the section, within limits. */
@@ -28,9 +29,12 @@ function drawPairs(body) {
 function panel(arm, domain, ticks, desc, width) {
   const chart = frame({ width, height: PANEL.height, margin: { left: 44, right: 8, bottom: 24, top: 10 },
     title: `${data.metric} of ${arm.name} by seed`, desc, x: { domain: [0, 1], ticks }, y: { domain } });
-  const box = h("div", { class: "panel", style: { width: `${width}px` } }, h("p", { class: "name", title: arm.name }, breakable(label(arm.name, 64))), chart.root);
+  const box = h("div", { class: "panel", style: { width: `${width}px` } }, h("p", { class: "name", title: arm.name }, breakable(panelName(arm.name))), chart.root);
   return { chart, box };
 }
+
+/** The short name of an arm of a grid; another name is cut only where it is very long. */
+const panelName = (name) => (label(name).includes("…") ? label(name, 64) : label(name));
 
 /** Baseline on the left, arm on the right, a line for each common seed. */
 function slope(arm, base, domain, width) {
@@ -41,11 +45,12 @@ function slope(arm, base, domain, width) {
   const { chart, box } = panel(arm, domain, [[0.2, "base"], [0.8, "arm"]], `${arm.name} against ${base.name}: ${text}.`, width);
   const { stroke } = look(arm.name);
   const [left, right] = [chart.x(0.2), chart.x(0.8)];
+  const [radius, opacity] = pairs.length > MANY_SEEDS ? [2.3, "0.45"] : [3.5, "0.75"];
   for (const [a, b] of pairs) {
     const up = data.direction === "max" ? b > a : b < a;
-    chart.plot.append(s("line", { class: "pair", x1: left, x2: right, y1: chart.y(a), y2: chart.y(b), "stroke-dasharray": up ? null : "3 3", style: { stroke } }));
+    chart.plot.append(s("line", { class: "pair", x1: left, x2: right, y1: chart.y(a), y2: chart.y(b), "stroke-dasharray": up ? null : "3 3", style: { stroke, opacity } }));
   }
-  for (const [a, b] of pairs) chart.plot.append(marker(base.name, left, chart.y(a), 3.5, true), marker(arm.name, right, chart.y(b), 3.5));
+  for (const [a, b] of pairs) chart.plot.append(marker(base.name, left, chart.y(a), radius, true), marker(arm.name, right, chart.y(b), radius));
   for (const [x, k] of [[left - 14, 0], [right + 6, 1]]) {
     const mean = pairs.reduce((sum, pair) => sum + pair[k], 0) / pairs.length;
     if (known(mean)) chart.plot.append(s("line", { class: "mean", x1: x, x2: x + 8, y1: chart.y(mean), y2: chart.y(mean) }));

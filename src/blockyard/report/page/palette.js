@@ -4,17 +4,15 @@ const COLOURS = 7;
 const DASHES = [null, "7 3", "2 3", "9 3 2 3", "13 4"];
 const MARKERS = ["circle", "square", "triangle", "diamond", "cross", "down"];
 
+/** The style of a line that is no arm's, by its number. */
+const styleOf = (k) => ({ stroke: `var(--arm-${k % COLOURS})`, dash: DASHES[k % DASHES.length], marker: MARKERS[(k + 1) % MARKERS.length], width: 2 });
+
 /** The style of an arm: {stroke, dash, marker, width}. The baseline is drawn in the text colour, solid, with circles. */
 function look(name) {
   if (name === data.baseline) return { stroke: "var(--baseline)", dash: null, marker: "circle", width: 2.5 };
   const others = data.arms.map((arm) => arm.name).filter((other) => other !== data.baseline);
   const index = Math.max(0, others.indexOf(name));
-  return {
-    stroke: `var(--arm-${index % COLOURS})`,
-    dash: DASHES[(index + Math.floor(index / COLOURS)) % DASHES.length],
-    marker: MARKERS[(index + 1) % MARKERS.length],
-    width: 2,
-  };
+  return { ...styleOf(index), dash: DASHES[(index + Math.floor(index / COLOURS)) % DASHES.length] };
 }
 
 /** The attribute by which the legend highlights an arm's marks in every chart. */
@@ -35,16 +33,18 @@ function shape(kind, x, y, r) {
 }
 
 /** A marker in an arm's colour, outlined in the background colour so that neighbours stay apart. */
-function marker(name, x, y, r, hollow) {
-  const { stroke, marker: kind } = look(name);
+const marker = (name, x, y, r, hollow) => fill(mark(look(name), x, y, r, hollow), tag(name), []);
+
+/** A marker of a style. */
+function mark({ stroke, marker: kind }, x, y, r, hollow) {
   const paint = hollow ? { fill: "var(--ground)", stroke } : { fill: stroke, stroke: "var(--ground)" };
-  return s("path", { ...tag(name), d: shape(kind, x, y, r), style: { ...paint, "stroke-width": hollow ? "1.8" : "1" } });
+  return s("path", { d: shape(kind, x, y, r), style: { ...paint, "stroke-width": hollow ? "1.8" : "1" } });
 }
 
-/** The line and marker before an arm's name. */
-function swatch(name) {
-  const { stroke, dash, width } = look(name);
+/** The line and marker before an arm's name, or before another name in a style of its own. */
+function swatch(name, style = look(name)) {
+  const { stroke, dash, width } = style;
   return s("svg", { class: "swatch", width: 30, height: 12, viewBox: "0 0 30 12", "aria-hidden": "true", focusable: "false" },
     s("line", { x1: 1, x2: 29, y1: 6, y2: 6, "stroke-dasharray": dash, style: { stroke, "stroke-width": String(width) } }),
-    marker(name, 15, 6, 4));
+    mark(style, 15, 6, 4));
 }

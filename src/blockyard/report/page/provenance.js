@@ -2,7 +2,8 @@
 
 /** Draw the command, then every fact. */
 function drawProvenance(body) {
-  const { command, ...facts } = data.provenance || {};
+  const { command, memory, ...facts } = data.provenance || {};
+  if (memory) facts["peak memory"] = memory === "process resident" ? "of the whole process, libraries included" : memory;
   const text = Array.isArray(command) ? command.join(" ") : command;
   if (text) body.append(h("h3", {}, "Reproduce"), reproduce(String(text)));
   const rows = Object.entries(facts).map(([key, value]) => [key, flat(value)]).filter(([, items]) => items.length);

@@ -25,8 +25,6 @@ function drawScatter(body) {
   }));
 }
 
-const ALIKE = 0.05; // costs within this part of each other are no trade-off: matching leaves as much
-
 /** A sentence where the arms cost about the same, else null. */
 function alike(costs, name) {
   const [low, high] = [Math.min(...costs), Math.max(...costs)];
@@ -38,14 +36,14 @@ function alike(costs, name) {
 /** The point of an arm: {name, x, y, interval}. */
 function dot(arm) {
   const chosen = state.quality === data.metric ? arm : (arm.other || {})[state.quality] || {};
-  return { name: arm.name, x: (arm.cost || {})[state.cost], y: chosen.mean, interval: chosen.interval || null };
+  return { name: arm.name, diverged: arm.diverged, x: (arm.cost || {})[state.cost], y: chosen.mean, interval: chosen.interval || null };
 }
 
-/** The Pareto front, cheapest first. */
+/** The Pareto front, cheapest first. The mean of the runs that did not diverge is not the quality of an arm. */
 function front(dots) {
   const up = direction(state.quality) === "max" ? 1 : -1;
   const cheap = COSTS[state.cost] && COSTS[state.cost].more ? -1 : 1;
-  const sorted = [...dots].sort((a, b) => cheap * (a.x - b.x) || up * (b.y - a.y));
+  const sorted = dots.filter((one) => !one.diverged).sort((a, b) => cheap * (a.x - b.x) || up * (b.y - a.y));
   let best = -Infinity;
   return sorted.filter((one) => {
     const better = up * one.y > best;
@@ -59,7 +57,7 @@ function scatterChart(body, dots, best) {
   const width = Math.max(280, body.clientWidth);
   const cost = COSTS[state.cost];
   const values = dots.map((one) => one.x);
-  const logarithm = Math.min(...values) > 0 && Math.max(...values) / Math.min(...values) > 8;
+  const logarithm = wideRange(values);
   const chart = frame({ width, height: Math.max(260, Math.min(400, width * 0.62)), margin: { top: 30 },
     title: `${state.quality} against ${lower(cost.name)}`,
     desc: `${plural(dots.length, "arm")}. On the Pareto front: ${best.map((one) => one.name).join(", ")}.`,

@@ -17,20 +17,25 @@ const state = {
   cost: null,
   sampleArm: null,
   cell: null,
+  across: null,
+  lines: null,
 };
 
 const SHOWN = 12; // arms drawn at first; more lines cannot be told apart
+
+const ALIKE = 0.05; // costs within this part of each other are no trade-off: matching leaves as much
+const NOISE = 0.2; // the same of a measured cost, which differs between runs of one arm
 
 const COSTS = {
   parameters: { name: "Parameters", format: count },
   active_parameters: { name: "Active parameters", format: count },
   flops_per_sample: { name: "Training FLOPs per sample", format: count },
-  step_seconds: { name: "Step time", format: time },
-  samples_per_second: { name: "Throughput", unit: "samples/s", format: count, more: true },
-  peak_memory: { name: "Peak memory", format: bytes },
+  step_seconds: { name: "Step time", format: time, measured: true },
+  samples_per_second: { name: "Throughput", unit: "samples/s", format: count, more: true, measured: true },
+  peak_memory: { name: "Peak memory", format: bytes, measured: true },
   cache_bytes_per_token: { name: "Cache per token", format: bytes },
-  decode_tokens_per_second: { name: "Decoding", unit: "tokens/s", format: count, more: true },
-  seconds: { name: "Training time", format: time },
+  decode_tokens_per_second: { name: "Decoding", unit: "tokens/s", format: count, more: true, measured: true },
+  seconds: { name: "Training time", format: time, measured: true },
 };
 
 const AXES = {
@@ -50,13 +55,19 @@ const shown = () => drawable().filter((arm) => !state.hidden.has(arm.name));
 const allSeeds = () => [...new Set([...data.seeds, ...data.cells.filter((cell) => cell.state !== "refused").map((cell) => cell.seed)])]
   .sort((a, b) => a - b);
 
+/** Values without their keys: "rope · 0.001". Where they are long, texts are shortened, and numbers stay whole. */
+function brief(values, most = 28) {
+  const texts = Object.values(values || {}).map(word);
+  const long = texts.join(" · ").length > most;
+  return texts.map((text) => (long && Number.isNaN(Number(text)) ? cut(text, Math.max(5, Math.floor(most / texts.length))) : text)).join(" · ");
+}
+
 /** A short name of an arm; for an arm of a grid its levels, without the names of the factors. */
 function label(name, most = 28) {
-  const brief = (arm) => Object.values(arm.levels || {}).join(" · ");
   const arm = data.arms.find((one) => one.name === name);
-  const keep = !arm || name.length <= most || Object.keys(arm.levels || {}).length < 2;
-  if (keep || data.arms.filter((one) => brief(one) === brief(arm)).length > 1) return cut(name, most);
-  return cut(brief(arm), most);
+  if (!arm || name.length <= most || Object.keys(arm.levels || {}).length < 2) return cut(name, most);
+  const text = brief(arm.levels, most);
+  return data.arms.some((one) => one !== arm && brief(one.levels, most) === text) ? cut(name, most) : text;
 }
 
 /** "max" or "min"; null for what is neither better high nor low, such as a learning rate. */
@@ -85,6 +96,8 @@ function begin() {
   state.metric = firstMetric();
   state.quality = data.metric;
   state.cost = firstCost();
+  [state.across, state.lines] = firstFactors();
+  if (data.arms.length > MOST_ROWS) state.sort = { column: "mean", down: data.direction === "max" };
   if (data.arms.length > SHOWN) {
     const keep = leaders();
     state.hidden = new Set(data.arms.map((arm) => arm.name).filter((name) => !keep.has(name)));
@@ -98,10 +111,13 @@ function firstMetric() {
   return [twin, data.metric, "val/loss", names[0]].find((name) => names.includes(name)) || null;
 }
 
-/** The cost that is shown first; null where none is known. */
+/** The cost that is shown first: the comparison's, or where the arms share it one in which they differ; null where none is known. */
 function firstCost() {
-  const costs = Object.keys(COSTS).filter((key) => data.arms.some((arm) => known((arm.cost || {})[key])));
-  return costs.find((key) => key.startsWith(String(data.cost_axis))) || costs[0] || null;
+  const values = (key) => data.arms.map((arm) => (arm.cost || {})[key]).filter(known);
+  const costs = Object.keys(COSTS).filter((key) => values(key).length);
+  const chosen = costs.find((key) => key.startsWith(String(data.cost_axis))) || costs[0] || null;
+  const differs = (key) => Math.max(...values(key)) - Math.min(...values(key)) > (COSTS[key].measured ? NOISE : ALIKE) * Math.abs(Math.min(...values(key)));
+  return [chosen, ...costs].find((key) => key && differs(key)) || chosen;
 }
 
 /** The metrics that any curve has, in the comparison's order. */

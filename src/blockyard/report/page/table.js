@@ -1,6 +1,8 @@
 // The table: one sortable row for each arm; a row opens to show what the arm changes.
 
 const PRINTED = 24; // arms; with more, only the rows are printed
+const MOST_ROWS = 100; // arms of the table that need no press
+const EVERY_ARM = "arms"; // the key under which the press is kept
 const NARROW = 560; // pixels of the section, below which the columns are in the order for a phone
 const WHISKER = [4, 92]; // the ends of the scale of differences, in pixels
 const SIGNS = { better: "▲", worse: "▼", baseline: "●", "no difference shown": "≈", "no difference that matters": "=", "not better by the margin": "≤", "not worse by the margin": "≥", "not asked": "·", undecided: "?", "too few seeds": "…",
@@ -127,7 +129,7 @@ function drawTable(body) {
   const narrow = body.clientWidth < NARROW;
   const all = narrow ? narrowed(columns()) : columns();
   const groups = [...new Set(all.map((column) => column.group))];
-  const rows = ordered(all).flatMap((arm) => row(arm, all));
+  const arms = ordered(all).slice(0, state.printing || state.open.has(EVERY_ARM) ? Infinity : MOST_ROWS);
   body.append(
     h("div", { class: "scroll arms", tabindex: 0, role: "region", "aria-label": "Table of arms" },
       h("table", { id: "arms-table", class: "arms" },
@@ -136,13 +138,22 @@ function drawTable(body) {
           narrow ? null : h("tr", { class: "groups" }, h("td", { class: "arm" }), groups.map((group) =>
             h("th", { scope: "colgroup", colspan: all.filter((column) => column.group === group).length }, group))),
           h("tr", {}, head({ key: "name", name: "Arm", words: true }, true), all.map((column) => head(column, false)))),
-        h("tbody", {}, rows))),
-    saving("arms", null, () => document.getElementById("arms-table")),
+        h("tbody", {}, arms.flatMap((arm) => row(arm, all))))),
+    arms.length < data.arms.length ? h("p", {}, h("button", { type: "button", class: "quiet", "data-key": "table:all", onclick: showEveryArm },
+      `Show all ${data.arms.length} arms`)) : "",
+    saving("arms", null, () => { showEveryArm(); return document.getElementById("arms-table"); }),
     h("p", { class: "note" }, smallest()),
     baselineTable() || "",
     externalTable() || "",
-    costTable(ordered(all)),
+    costTable(arms) || "",
     disclosure("how", "How to read this table", reading));
+}
+
+/** Show the rows of all arms. */
+function showEveryArm() {
+  if (data.arms.length <= MOST_ROWS || state.open.has(EVERY_ARM)) return;
+  state.open.add(EVERY_ARM);
+  redraw("table");
 }
 
 /** What the arms cost, in the order of the first table; null where no cost is known. */
@@ -179,7 +190,7 @@ function row(arm, all) {
 }
 
 /** A name that may wrap after its commas and signs of equality: block=pre_norm,optimizer.lr=0.001. */
-const breakable = (name) => name.split(/(?<=[,=])/).flatMap((part, k) => (k ? [h("wbr"), part] : [part]));
+const breakable = (name) => name.split(/(?<=[,=_])/).flatMap((part, k) => (k ? [h("wbr"), part] : [part]));
 
 /** A sentence on the smallest possible permutation p. */
 function smallest() {
@@ -204,15 +215,16 @@ function readingByLooks() {
     h("li", {}, evidence),
     h("li", {}, `No difference that matters: the ${kind}, corrected for the number of comparisons, lies within the margin. Undecided: none of these.`),
     h("li", {}, `Differences are paired: arm minus baseline within each seed, then averaged. The interval of a difference is its 95 % ${kind}; that of a mean is Student's t.`),
-    h("li", {}, "× is the ratio to the baseline. A dash is a missing value."),
-    h("li", {}, "Open a row to see what the arm changes in config, modules and parameters."));
+    ofAnyTable());
 }
 
 /** How to read a table whose differences are those of outcomes of whole runs, or over test samples or splits. */
 const readingByNotes = (notes) => h("ul", { class: "note" },
-  notes.map((note) => h("li", {}, `${note.charAt(0).toUpperCase()}${note.slice(1)}.`)),
-  h("li", {}, "× is the ratio to the baseline. A dash is a missing value."),
-  h("li", {}, "Open a row to see what the arm changes in config, modules and parameters."));
+  notes.map((note) => h("li", {}, `${note.charAt(0).toUpperCase()}${note.slice(1)}.`)), ofAnyTable());
+
+/** The last lines of all three. */
+const ofAnyTable = () => [h("li", {}, "× is the ratio to the baseline. A dash is a missing value."),
+  h("li", {}, "Open a row to see what the arm changes in config, modules and parameters.")];
 
 /** How to read the table of a fixed number of seeds. */
 function reading() {
@@ -229,6 +241,5 @@ function reading() {
     data.expect ? h("li", {}, "An arm has the verdict of the clause that compares it with the baseline; an arm without one was not asked. Clauses with > share 5 % by Holm's correction, and one of several clauses is contradicted at 5 % over their number.")
       : h("li", {}, "The verdict is better or worse where the Holm-corrected p of the t test is at most 0.05 (that of the exact test where all differences are equal). Fewer than three common seeds give no verdict."),
     data.arms.some((arm) => arm.diverged) ? h("li", {}, "A run whose loss was not finite counts as worse than every run that ended, so arms with such runs are compared by order.") : null,
-    h("li", {}, "× is the ratio to the baseline. A dash is a missing value."),
-    h("li", {}, "Open a row to see what the arm changes in config, modules and parameters."));
+    ofAnyTable());
 }

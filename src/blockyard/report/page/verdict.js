@@ -1,5 +1,6 @@
 // The first section: claim, answer, expectation, summary, warnings.
 
+const LIKE = 3; // warnings of one kind that become one line
 const VERDICTS = { supported: ["✓", "Supported"], contradicted: ["✗", "Contradicted"], undecided: ["?", "Undecided"] };
 
 /** Draw claim, expectation, answer, summary and warnings. */
@@ -67,11 +68,13 @@ function facts() {
   ].filter(Boolean);
 }
 
-/** The warnings, one line each. */
+/** The warnings, one line each; those that differ in the arm and in numbers alone open with a press on the first of them. */
 function warnings() {
-  const lines = [...(data.board && data.board.error ? [data.board.error] : []), ...data.warnings];
-  if (!lines.length) return null;
+  const groups = [...(data.board && data.board.error ? [[data.board.error]] : []), ...data.warning_groups];
+  if (!groups.length) return null;
+  const list = (lines) => h("ul", {}, lines.map((line) => h("li", {}, line)));
   return h("aside", { class: "warnings", "aria-label": "Warnings" },
-    h("h2", {}, plural(lines.length, "warning")),
-    h("ul", {}, lines.map((line) => h("li", {}, line))));
+    h("h2", {}, plural(groups.flat().length, "warning")),
+    list(groups.flatMap((lines) => (lines.length < LIKE ? lines
+      : disclosure(`warnings:${lines[0]}`, [lines[0], h("small", {}, ` and ${lines.length - 1} more like this`)], () => list(lines.slice(1)))))));
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from blockyard.report.load.arms import format_value
@@ -378,6 +379,22 @@ def tuning_lines(data: ComparisonDocument) -> list[str]:
     return lines
 
 
+def importance_lines(data: ComparisonDocument) -> list[str]:
+    """Return a line for each search or grid: the share of the differences that each option explains alone."""
+    lines = []
+    for row in data.importance:
+        counted = f"{row.count} trials" if row.fit is not None else f"{row.count} settings"
+        if row.arm is None:
+            counted = f"{row.count} arms"
+        parts = [f"{key} {100 * share:.0f} %" for key, share in row.shares.items()]
+        text = ", ".join(parts) or "none, as the settings do not predict trials that were left out"
+        if row.fit is not None:
+            counted = f"{counted}, R² {row.fit:.2f} on trials left out"
+        name = "" if row.arm is None else f"{row.arm}: "
+        lines.append(f"{name}{text} (of {counted})")
+    return lines
+
+
 def effect_lines(data: ComparisonDocument) -> list[str]:
     """Return main effects and interactions, a line each."""
     effects = data.effects
@@ -405,6 +422,17 @@ def clause_lines(data: ComparisonDocument) -> list[str]:
     if data.expect is None or len(data.expect.clauses) < 2:
         return []
     return [f"{clause.text}: {clause.verdict}: {clause.reason}" for clause in data.expect.clauses]
+
+
+def warning_groups(data: ComparisonDocument) -> list[list[str]]:
+    """Return the warnings in groups of one kind: those of a group differ in names of arms and in numbers alone."""
+    names = sorted((re.escape(arm.name) for arm in data.arms if arm.name), key=len, reverse=True)
+    either = "|".join([*names, r"[\d.,]+"])  # the longest name that fits is meant
+    differing = re.compile(rf"(?<!\w)(?:{either})(?!\w)")
+    groups: dict[str, list[str]] = {}
+    for line in data.warnings:
+        groups.setdefault(differing.sub("", line), []).append(line)
+    return list(groups.values())
 
 
 def head_lines(data: ComparisonDocument) -> list[str]:

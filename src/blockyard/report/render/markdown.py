@@ -64,6 +64,7 @@ def markdown(data: ComparisonDocument) -> str:
         parts += ["### Settings that differ", _table(header, rows)]
     sections = {
         "Tuned on validation": columns.tuning_lines(data),
+        "Importance": columns.importance_lines(data),
         "Effects": columns.effect_lines(data),
         "Warnings": data.warnings,
     }

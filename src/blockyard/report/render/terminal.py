@@ -40,6 +40,7 @@ _STYLES = {
 }
 _STYLES |= {FAILED: "red", REFUSED: "magenta", NO_VALUE: "magenta", NOT_DONE: "dim"}
 _MAX_EXPLAINED = 12  # arms; of more, only those that differ or have no result are explained
+_LIKE = 4  # warnings that differ in the arm and in numbers alone, of which one is printed
 _NAME_WIDTH = 28  # columns of a terminal for an arm's name
 
 
@@ -71,11 +72,12 @@ def show(data: ComparisonDocument, console: Console | None = None) -> None:
         screen.print("settings that differ", style="bold")
         screen.print(_table(header, rows, screen))
     _list(screen, "tuned on validation", columns.tuning_lines(data))
+    _list(screen, "importance: what each option explains alone", columns.importance_lines(data))
     _list(screen, "effects", columns.effect_lines(data))
     _list(screen, "verdicts", _explanations(data))
     _list(screen, "clauses", columns.clause_lines(data))
     _list(screen, "notes", data.provenance.notes)
-    _list(screen, "warnings", data.warnings)
+    _list(screen, "warnings", _warning_lines(data))
     screen.print()
     screen.print(data.answer, style="bold")
     if data.better_baseline:
@@ -109,6 +111,17 @@ def _explanations(data: ComparisonDocument) -> list[str]:
     rest = len(arms) - len(lines)
     if rest:
         lines.append(f"and {rest} more arms")
+    return lines
+
+
+def _warning_lines(data: ComparisonDocument) -> list[str]:
+    """Return a line for each warning, or for each kind of them where several arms have one."""
+    lines = []
+    for group in columns.warning_groups(data):
+        if len(group) < _LIKE:
+            lines += group
+        else:
+            lines.append(f"{group[0]} (and {len(group) - 1} more like this, see --html)")
     return lines
 
 

@@ -43,10 +43,10 @@ def decision_accuracy(gaps: Sequence[Mapping[Pair, float]], decided: Collection[
     *smaller, largest = gaps
     counts = []
     for rung in smaller:
-        pairs = [pair for pair, gap in largest.items() if gap != 0 and pair in rung]
-        kept = [pair for pair in pairs if rung[pair] * largest[pair] > 0]
-        told_apart_pairs = [pair for pair in pairs if pair in decided]
-        counts.append(Decisions(len(pairs), len(kept), len(told_apart_pairs), len(set(told_apart_pairs) & set(kept))))
+        pairs = {pair for pair, gap in largest.items() if gap != 0 and pair in rung}
+        kept = {pair for pair in pairs if rung[pair] * largest[pair] > 0}
+        told_apart_pairs = pairs.intersection(decided)
+        counts.append(Decisions(len(pairs), len(kept), len(told_apart_pairs), len(told_apart_pairs & kept)))
     return counts
 
 

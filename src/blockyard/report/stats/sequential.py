@@ -308,7 +308,9 @@ def evidence_row(
     expect: the verdicts on the clauses, where the comparisons are clauses
     """
     looks = []
-    verdicts = {clause.text: clause.verdict for clause in expect.clauses} if expect else {}
+    verdicts: dict[str, str] = {}
+    if expect:
+        verdicts = {clause.text: clause.verdict for clause in expect.clauses}
     for one in judgements:
         ends = [_finite(pair) or (None, None) for pair in one.intervals]
         look = LookRow(

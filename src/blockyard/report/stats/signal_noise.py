@@ -1,4 +1,4 @@
-"""Which metrics tell the arms of a sweep apart: the differences between arms over the noise of such a difference.
+"""The signal-to-noise ratio of a metric in a sweep: the differences between arms over the noise of such a difference.
 
 Arms and seeds that all of them have are a two-way layout with one value in each cell. Over all pairs of arms, in the
 root mean square,

@@ -47,12 +47,15 @@ def expected_steps(
 def _timed(variants: list[Variant], measured: Callable[[Variant], MeasuredRun | None] | None) -> Iterator[str]:
     """Yield the line about arms that end by time."""
     steps = []
-    for variant in variants[:_MOST] if measured is not None else ():
-        run = measured(variant)  # type: ignore[misc]
-        if run is not None:
-            steps.append(f"{variant.arm} about {run.total:,}")
+    if measured is not None:
+        for variant in variants[:_MOST]:
+            run = measured(variant)
+            if run is not None:
+                steps.append(f"{variant.arm} about {run.total:,}")
     if not steps:
         yield "expected steps: unknown before a dry run on this machine, which measures first steps"
         return
-    more = f"; of {len(variants) - _MOST} more arms they are not measured" if len(variants) > _MOST else ""
-    yield f"expected steps, by first steps of one cell alone: {', '.join(steps)}{more}"
+    text = f"expected steps, by first steps of one cell alone: {', '.join(steps)}"
+    if len(variants) > _MOST:
+        text += f"; of {len(variants) - _MOST} more arms they are not measured"
+    yield text

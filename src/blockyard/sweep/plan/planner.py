@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from blockyard.config import layer_kinds
 from blockyard.config.compose import Composed
 from blockyard.config.override_grammar import to_override, to_text
+from blockyard.config.presets import RECIPE
 from blockyard.config.run_length import LENGTHS
 from blockyard.config.schema import options
 from blockyard.config.size_matching import BUDGETS, ModelSizes
@@ -133,6 +134,7 @@ class _Planner:
     precisions: set[str | int] = field(default_factory=set)
     unread: dict[str, None] = field(default_factory=dict)  # why data was not read, in the order of the configs
     concerned: dict[str, list[str]] = field(default_factory=dict)  # a remark of `check` -> the arms that it concerns
+    recipe_notes: list[str] = field(default_factory=list)  # the recipe that was chosen for the data of the base
     _folders: dict[str, str] = field(default_factory=dict)
 
     def refuse_without_building(self, overrides: Sequence[str]) -> None:
@@ -168,6 +170,10 @@ class _Planner:
             unknown_names = misspelt(self.composer, self.base, self.question.arms)
             problems = [*(f"base: {problem}" for problem in problems), *unknown_names]
             raise BadQuestionError(list(dict.fromkeys(problems)))
+        if composed.recipe and composed.recipe.automatic:
+            # For every arm, also for one that names a tokenizer, so that arms differ in nothing else.
+            self.base.append(f"{RECIPE}={composed.recipe.name}")
+            self.recipe_notes = [f"{RECIPE}={'; '.join(composed.recipe.described())}"]
         return composed
 
     def _find_metric(self, config: Node) -> None:
@@ -263,6 +269,7 @@ class _Planner:
     def notes(self) -> list[str]:
         """Return the notes about the planner's decisions."""
         return [
+            *self.recipe_notes,
             *cell_settings.precision_notes(self.precisions),
             *width_notes(self.matched),
             *rung_notes(

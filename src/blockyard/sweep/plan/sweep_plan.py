@@ -27,6 +27,7 @@ from blockyard.sweep.cells import Arm, Cell, Refused, Setting, Variant, cell_nam
 from blockyard.sweep.plan import compact_json
 from blockyard.sweep.plan.cell_settings import with_run_name, with_split
 from blockyard.sweep.spec.keys import Search
+from blockyard.terminal import notebook_table
 
 if TYPE_CHECKING:
     from blockyard.sweep.plan.sizes import LadderSizes, MatchedSizes
@@ -173,6 +174,16 @@ class SweepPlan:
     cells: tuple[Cell, ...]
     refused: tuple[Refused, ...] = ()
     facts: PlanFacts = field(default_factory=PlanFacts)
+
+    def _repr_html_(self) -> str:
+        """Return the arms with their overrides and numbers of cells, for a notebook."""
+        rows = []
+        for arm in self.arms:
+            cells = sum(self.variants[cell.variant].arm == arm.name for cell in self.cells)
+            refused = sum(refusal.arm == arm.name for refusal in self.refused)
+            rows.append([arm.name, " ".join(compact_json.without_secrets(list(arm.overrides))), cells, refused or ""])
+        title = f"plan {self.name}: {len(self.cells)} cells of {len(self.arms)} arms"
+        return notebook_table(title, ["arm", "overrides", "cells", "refused"], rows, [self.question.get("claim")])
 
     @property
     def folder(self) -> Path:

@@ -333,7 +333,7 @@ class Ladder(TypedDict, total=False):
 
 
 class Length(TypedDict, total=False):
-    """How long every arm trains, in one of two units."""
+    """The length of the training of every arm, in one of two units."""
 
     __pydantic_config__ = ConfigDict(**_STRICT, json_schema_extra={"oneOf": _one_of("seconds", "flops")})  # type: ignore[misc]
     seconds: Annotated[Positive, Field(description="a number above 0, the seconds that every arm trains")]

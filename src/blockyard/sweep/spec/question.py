@@ -421,9 +421,11 @@ def _combination_problems(question: Question) -> Iterator[str]:
         yield from _resplit_problems(question)
     if keys.ladder and keys.matched_length:
         yield "match: the rungs of `ladder` set how long an arm trains; match a size, or remove `ladder`"
-    for key in LENGTHS if keys.matched_length else ():
-        if key in map(key_of, question.base):
-            yield f"match: it sets how long every arm trains, so the base may not set {key}; remove it"
+    if keys.matched_length:
+        set_by_base = {key_of(override) for override in question.base}
+        for key in LENGTHS:
+            if key in set_by_base:
+                yield f"match: it sets how long every arm trains, so the base may not set {key}; remove it"
     if keys.ladder and (until or question.reached):
         subject = "seeds: a sweep that stops when it is decided" if until else f"{question.reached}: an outcome of runs"
         yield f"{subject} has no law in compute; remove it, or `ladder`"

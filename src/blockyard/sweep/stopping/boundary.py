@@ -127,15 +127,15 @@ def student_moves(n: int, middles: np.ndarray, edges: np.ndarray) -> np.ndarray:
     chances = special.stdtr(n, math.sqrt(n) * np.tan(angles))  # of w = tan(angle)
     chances[0] = 0.0
     chances[-1] = 1.0
-    # s_{n+1} = radius sin(angle + turn), so that a bound on it is one on the angle, from both sides.
+    # s_{n+1} = radius sin(angle + shift), so that a bound on it is one on the angle, from both sides.
     s = _direction(middles, n)[:, None]  # (cells, 1)
     radius = np.sqrt(1 + s**2)
-    turn = np.arctan(s)
+    shift = np.arctan(s)
 
     def below(bounds: np.ndarray) -> np.ndarray:
         arc = np.arcsin(np.clip(bounds / radius, -1.0, 1.0))  # (cells, cells + 1)
-        left = np.interp(arc - turn, angles, chances)
-        right = np.interp(np.pi - arc - turn, angles, chances)
+        left = np.interp(arc - shift, angles, chances)
+        right = np.interp(np.pi - arc - shift, angles, chances)
         return left + 1 - right
 
     bounds = _direction(edges, n + 1)[None, :]  # (1, cells + 1)

@@ -147,7 +147,7 @@ class Judgement:
 
     @property
     def withdrawn(self) -> bool:
-        """Whether the interval leaves out the mean of the differences."""
+        """True where the interval leaves out the mean of the differences."""
         return bool(self.gaps) and not self.by_order and not _holds(self.intervals[-1], self.gaps)
 
     @property
@@ -279,9 +279,12 @@ def _evidence(pair: _Pair, rule: Rule, *, signs: bool) -> list[float]:
 
 
 def _holm_within(ps: Sequence[float], family: Sequence[bool]) -> list[float]:
-    """Return Holm's p values of those in the family; the others as they are."""
-    corrected = iter(holm([p for p, counted in zip(ps, family, strict=True) if counted]))
-    return [next(corrected) if counted else p for p, counted in zip(ps, family, strict=True)]
+    """Return the p values, corrected by Holm where they belong to the family."""
+    corrected = list(ps)
+    members = [number for number, counted in enumerate(family) if counted]
+    for number, p in zip(members, holm([ps[number] for number in members]), strict=True):
+        corrected[number] = p
+    return corrected
 
 
 def _holds(interval: Interval, gaps: Sequence[float]) -> bool:

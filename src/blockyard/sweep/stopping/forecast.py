@@ -1,4 +1,4 @@
-"""How many seeds would decide a comparison, if its differences go on as the observed ones."""
+"""Forecast how many seeds would decide a comparison, if its differences go on as the observed ones."""
 
 from __future__ import annotations
 

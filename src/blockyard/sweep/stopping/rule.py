@@ -33,7 +33,7 @@ UNNAMED = 3  # seeds of an arm that no clause of `expect` names
 
 @dataclass(frozen=True)
 class Rule:
-    """When a sweep looks, and by which evidence it decides.
+    """The number of seeds after which a sweep looks, and the evidence by which it decides.
 
     by: None for a plan of an earlier release
     first, most: the numbers of seeds before the first look and after the last one
@@ -71,7 +71,8 @@ class Rule:
             logs = self._log_ps(gaps, scale)
         else:
             logs = log_e_values(gaps, scale)
-        return [0.0 if n < self.first_look else log for n, log in enumerate(logs, start=1)]
+        before = min(self.first_look - 1, len(logs))
+        return [0.0] * before + logs[before:]
 
     def _log_ps(self, gaps: Sequence[float], scale: float) -> list[float]:
         """Return -log p of a look after each of the differences; of equal differences the e-value of their signs."""

@@ -1,0 +1,106 @@
+"""The roles of a table's columns: numbers, texts, classes, times, and the names of images and sounds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePosixPath
+
+from blockyard.data.files.images import SUFFIXES as IMAGES
+from blockyard.data.files.sounds import SUFFIXES as SOUNDS
+
+MOST_CLASSES = 100  # distinct cells of a column that is taken for classes
+MOST_CODES = 20  # distinct whole numbers of a column that is taken for classes
+REPEATED = 5  # rows for each class, in the mean
+TARGET_NAMES = (
+    *("label", "labels", "class", "target", "y", "category", "species", "diagnosis", "outcome", "sentiment"),
+    *("rating", "stars", "score", "price", "quality", "survived", "churn"),
+)
+_TIME = re.compile(r"\d{1,4}[-/.]\d{1,2}([-/.]\d{1,4})?([T ]\d{1,2}:\d{2}.*)?")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table. cells: as text, without the blank ones; num_rows: of the table"""
+
+    name: str
+    cells: Sequence[str]
+    num_rows: int
+
+    @cached_property
+    def distinct(self) -> set[str]:
+        """The cells, each once."""
+        return set(self.cells)
+
+    @cached_property
+    def numeric(self) -> bool:
+        """True where every cell is a number."""
+        return bool(self.cells) and all(_is_number(cell) for cell in self.distinct)
+
+    @property
+    def counted(self) -> bool:
+        """True for the numbers of the rows, which say nothing about them: each is there once, and they rise by one."""
+        if len(self.distinct) < self.num_rows or not all(cell.isdigit() for cell in self.distinct):
+            return False
+        numbers = [int(cell) for cell in self.cells]
+        return max(numbers) - min(numbers) == self.num_rows - 1
+
+    @cached_property
+    def times(self) -> bool:
+        """True where every cell is a date, each once."""
+        return len(self.distinct) == self.num_rows and all(_TIME.fullmatch(cell.strip()) for cell in self.distinct)
+
+    @property
+    def images(self) -> bool:
+        """True where every cell names an image file."""
+        return self._are_files(tuple(IMAGES))
+
+    @property
+    def sounds(self) -> bool:
+        """True where every cell names a sound file."""
+        return self._are_files(SOUNDS)
+
+    @property
+    def classes(self) -> bool:
+        """True where few cells are distinct, and each of them is there several times."""
+        most = MOST_CLASSES
+        if self.numeric:
+            most = MOST_CODES
+        whole = not self.numeric or all(float(cell).is_integer() for cell in self.distinct)
+        return whole and len(self.distinct) <= min(most, self.num_rows / REPEATED)
+
+    @property
+    def texts(self) -> bool:
+        """True for running text: cells with several words, or of many letters."""
+        if self.numeric or self.times or not self.cells or self.images or self.sounds:
+            return False
+        return not self.classes and self.mean_length > 12
+
+    @property
+    def mean_length(self) -> float:
+        """The mean number of characters of a cell."""
+        return sum(map(len, self.cells)) / max(1, len(self.cells))
+
+    def _are_files(self, suffixes: tuple[str, ...]) -> bool:
+        if not self.cells:
+            return False
+        return all(PurePosixPath(cell.replace("\\", "/")).suffix.lower() in suffixes for cell in self.distinct)
+
+
+def named_target(columns: Sequence[Column]) -> Column | None:
+    """Return the column whose name says that it is predicted; None without one."""
+    by_name = {column.name.lower(): column for column in columns}
+    for name in TARGET_NAMES:
+        if name in by_name:
+            return by_name[name]
+    return None
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
