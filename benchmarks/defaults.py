@@ -2,10 +2,11 @@
 
     python benchmarks/defaults.py [ROW ...] [--data FOLDER] [--seeds 5] [--outputs outputs/defaults]
 
-Each row trains what its data alone compose, such as `blockyard train data=table data.path=FILE`, with every seed, and
-holds a metric of the test split against the baselines that the runs computed themselves. FOLDER has the files that are
-in no library; a row whose file is missing is named on standard error and left out. Finished runs are found again, so
-that the same command goes on after an interruption. The answer is a Markdown table on standard output.
+Each row trains what its data alone compose, such as `blockyard train data=table data.path=FILE`, with each seed, and
+holds a metric of the test split against the baselines that the runs computed themselves, for running text against the
+frequencies of pairs of tokens. FOLDER has the files that are in no library; a row whose file is missing is named on
+standard error and left out. Finished runs are found again, so that the same command goes on after an interruption. The
+answer is a Markdown table on standard output.
 
 A recipe beats a baseline where the 95 % interval of the mean difference over seeds is on the better side of 0, and is
 beaten where it is on the other side. A baseline has one value for all seeds, so that no pairing is lost. The interval
@@ -23,7 +24,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from blockyard.runs.folder import RunFolder
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -54,20 +58,34 @@ class Row:
 class Answer:
     """The scores of a row's runs, and its best baseline.
 
-    scores: one for each seed; seconds: of training, the median; baseline: name and value
-    beats: yes, no or undecided; interval: 95 %, of the mean of score minus baseline; others: the other baselines
+    scores: one for each seed; seconds: of training, the median; baseline: name and value; others: the other baselines
+    gain: the mean of score minus baseline, positive where the recipe is better; interval: 95 %, of the same mean
+    beats: yes, no or undecided
     """
 
     scores: list[float]
     seconds: float
     baseline: tuple[str, float]
+    others: dict[str, float]
+    gain: float
     interval: tuple[float, float]
     beats: str
-    others: dict[str, float]
 
 
 ROWS = {
-    "digits": Row("images of digits, class", "accuracy", ("experiment=vit_digits",)),
+    "digits": Row(
+        "images of digits, class, the arm `stem` of quickstart",
+        "accuracy",
+        (
+            "experiment=vit_digits",
+            "optimizer=normuon",
+            "head=flatten",
+            "model.depth=1",
+            "trainer.max_epochs=32",
+            "position=learned",
+            "tokenizer=conv_patch",
+        ),
+    ),
     "mnist": Row("MNIST, one epoch, class", "accuracy", ("experiment=vit_mnist", "data.root=FOLDER")),
     "digit_series": Row("digits as series of 64 steps, class", "accuracy", ("data=digit_series",)),
     "vowels": Row(
@@ -111,6 +129,7 @@ ROWS = {
             "data.path=FOLDER/timeseries/ETTh1.csv.gz",
             "data.columns=[HUFL,HULL,MUFL,MULL,LUFL,LULL]",
             "data.target=[OT]",
+            "data.train_size=2000",
         ),
     ),
     "esol": Row(
@@ -129,7 +148,9 @@ ROWS = {
     ),
     "code_topics": Row("windows of Python code, class", "accuracy", ("data=code_topics",)),
     "names": Row("sentences, a tag for each word", "f1", ("data=tagged_text",)),
-    "code": Row("Python code, next character", "loss", ("data=code",)),
+    "code": Row(
+        "Python code, next character, 200 steps", "loss", ("experiment=gpt_code_small", "trainer.max_steps=200")
+    ),
     "shakespeare": Row(
         "tiny Shakespeare, next character", "loss", ("data=text_file", "data.path=FOLDER/tinyshakespeare/input.txt")
     ),
@@ -151,12 +172,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Train what is missing, and print a line of the table for each row."""
     options = _parser().parse_args(arguments)
     tables = options.outputs / "tables"
-    _write_tables(tables)
-    print("| row | data | typed | metric | recipe | best baseline | difference | beats? | other baselines | seconds |")
+    write_tables(tables)
+    print("| row | data | typed | metric | recipe | best baseline | others | gain | beats? | seconds |")
     print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
     for name in options.rows or ROWS:
         row = ROWS[name]
-        overrides = [_with_folders(override, options.data, tables) for override in row.typed]
+        overrides = [with_folders(override, options.data, tables) for override in row.typed]
         missing = [path for path in map(_file_of, overrides) if path is not None and not path.exists()]
         if missing:
             print(f"{name}: no file {missing[0]}", file=sys.stderr)
@@ -168,31 +189,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def measure(row: Row, overrides: Sequence[str], seeds: Sequence[int], outputs: Path) -> Answer:
     """Train a row with each seed, or find its finished runs, and compare the scores with the baselines."""
-    summaries = [_summary(row.metric, [*overrides, *ALWAYS, f"seed={seed}"], outputs) for seed in seeds]
+    folders = [_trained(row.metric, [*overrides, *ALWAYS, f"seed={seed}"], outputs) for seed in seeds]
+    summaries = [folder.summary() for folder in folders]
     key = f"test/{row.metric}"
     scores = [float(summary["metrics"][key]) for summary in summaries]
     sign = 1 if summaries[0]["directions"][key] == "max" else -1
-    baselines = _baselines(row.metric, summaries)
+    baselines = _baselines(row.metric, summaries) or _word_before(row.metric, folders[0])
     best = max(baselines, key=lambda name: sign * baselines[name])
-    interval = _interval([score - baselines[best] for score in scores])
-    ends = sorted(sign * end for end in interval)
+    gains = [sign * (score - baselines[best]) for score in scores]
+    low, high = _interval(gains)
     beats = "undecided"
-    if ends[0] > 0:
+    if low > 0:
         beats = "yes"
-    elif ends[1] < 0:
+    elif high < 0:
         beats = "no"
     return Answer(
         scores=scores,
         seconds=statistics.median(float(summary["seconds"]) for summary in summaries),
         baseline=(best, baselines.pop(best)),
-        interval=interval,
-        beats=beats,
         others=baselines,
+        gain=statistics.fmean(gains),
+        interval=(low, high),
+        beats=beats,
     )
 
 
-def _summary(metric: str, overrides: Sequence[str], outputs: Path) -> Mapping[str, Any]:
-    """Return the summary of a finished run, with the score of its written texts where that is the metric."""
+def _trained(metric: str, overrides: Sequence[str], outputs: Path) -> RunFolder:
+    """Return a finished run, with the score of its written texts where that is the metric."""
     import blockyard
     from blockyard.evaluate import api
     from blockyard.evaluate.written import write
@@ -202,7 +225,7 @@ def _summary(metric: str, overrides: Sequence[str], outputs: Path) -> Mapping[st
         if metric.startswith("written_") and f"test/{metric}" not in folder.summary()["metrics"]:
             written, loaded = api.evaluate_written(folder)
             write(loaded, written)
-    return folder.summary()
+    return folder
 
 
 def _baselines(metric: str, summaries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -213,6 +236,17 @@ def _baselines(metric: str, summaries: Sequence[Mapping[str, Any]]) -> dict[str,
             if metric in by_metric:
                 values.setdefault(name, []).append(float(by_metric[metric]))
     return {name: statistics.fmean(column) for name, column in values.items()}
+
+
+def _word_before(metric: str, folder: RunFolder) -> dict[str, float]:
+    """Return the value of the pairs of tokens in the training split, for running text: its runs have no baselines."""
+    import blockyard
+    from blockyard.objective._baselines import of_written_texts
+    from blockyard.runs.load import splits_of
+
+    loaded = blockyard.load(folder)
+    splits = splits_of(loaded)
+    return {"word_before": of_written_texts(splits.test, splits.train, loaded.objective)["word_before"][metric]}
 
 
 def _interval(differences: Sequence[float]) -> tuple[float, float]:
@@ -234,19 +268,19 @@ def _line(name: str, row: Row, answer: Answer) -> str:
     cells = [
         f"`{name}`",
         row.title,
-        f"`{' '.join(row.typed)}`",
+        f"`{row.typed[0]}`",
         row.metric,
         f"{mean} ± {deviation}",
         f"{baseline} {value:.4g}",
-        f"[{low:+.3g}, {high:+.3g}]",
-        answer.beats,
         others,
+        f"{answer.gain:+.2g} [{low:+.2g}, {high:+.2g}]",
+        answer.beats,
         f"{answer.seconds:.0f}",
     ]
     return f"| {' | '.join(cells)} |"
 
 
-def _with_folders(override: str, data: Path, tables: Path) -> str:
+def with_folders(override: str, data: Path, tables: Path) -> str:
     return override.replace(FOLDER, str(data.absolute())).replace(TABLES, str(tables.absolute()))
 
 
@@ -258,7 +292,7 @@ def _file_of(override: str) -> Path | None:
     return None
 
 
-def _write_tables(folder: Path) -> None:
+def write_tables(folder: Path) -> None:
     """Write scikit-learn's tables as CSV."""
     from sklearn.datasets import load_diabetes, load_wine
 
