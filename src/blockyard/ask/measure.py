@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +38,7 @@ FAR = 10.0  # the same, of the rate that is chosen in its place
 BESIDE = 1.5  # about how much longer a step takes beside other runs, before it is measured
 STEPS_PER_EPOCH = 10
 SMALLEST_BATCH = 4
+LEAST_SIZES = {"dim": 32, "depth": 1}  # of a model that is halved
 Say = Callable[[str], object]
 
 
@@ -110,6 +111,18 @@ def smaller_batch(prepared: Prepared) -> Setting | None:
     smaller = max(SMALLEST_BATCH, 2 ** int(math.log2(max(1, most))))
     reason = f"{STEPS_PER_EPOCH} steps an epoch or more with {len(prepared.splits.train):,} training samples"
     return Setting("data.batch_size", smaller, f"{reason}, where {batch_size} are the recipe's")
+
+
+def smaller_model(prepared: Prepared, typed: Collection[str]) -> list[Setting]:
+    """Return half the width and half the depth of the model; empty where it is as small as can be, or typed."""
+    options = prepared.config["model"]
+    settings = []
+    for name, least in LEAST_SIZES.items():
+        key = f"model.{name}"
+        value = options.get(name)
+        if isinstance(value, int) and value // 2 >= least and key not in typed:
+            settings.append(Setting(key, value // 2, "half of the recipe's or less, so that the hours are enough"))
+    return settings
 
 
 def parallel_runs() -> int:
