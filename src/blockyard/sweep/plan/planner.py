@@ -151,6 +151,8 @@ class _Planner:
         if (self.question.keys.matched_size or self.question.keys.ladder) and composed.matched:
             key = "match" if self.question.keys.matched_size else "ladder"
             raise BadQuestionError([f"{key}: the base sets match.{composed.matched['by']} too; remove one of them"])
+        if (self.question.keys.matched_size or self.question.keys.ladder) and composed.sized:
+            raise BadQuestionError(["match: the base sets model.size too; remove one of them"])
         infer_integers(self.question.space, composed.config)
         self._find_metric(composed.config)
 
