@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +89,27 @@ def test_a_plan_accepts_the_file(fixed: Path) -> None:
     assert [arm.name for arm in plan.arms] == ["none", "attention"]
     assert not plan.refused
     config = plan.variants["attention"].config
-    assert config["model"]["dim"] == 64  # of the recipe
+    assert config["model"]["dim"] == 32  # of the recipe
     assert config["data"]["batch_size"] == 4
     assert config["trainer"]["max_steps"] < RUN.total
     question = Path("numbers.yaml").read_text(encoding="utf-8").splitlines()
     assert question[0] == "# Attention between the columns predicts better than each column by itself"
+
+
+def test_a_model_is_halved_where_the_hours_are_short(fixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of half the width takes a quarter of the time; the rate carries over, and the plan accepts the file."""
+
+    def first_steps(prepared: Prepared, _say: Any) -> MeasuredRun:
+        return replace(RUN, step=RUN.step * (prepared.config["model"]["dim"] / 16) ** 2, evaluation=0.01, start=0.1)
+
+    monkeypatch.setattr(answer, "first_steps", first_steps)
+    files.write_texts(fixed)
+    assert main(["ask", "texts.tsv", "hours=0.0185"]) == 0
+    plan = make_plan(Path("texts.yaml"), outputs=str(fixed / "outputs"))
+    config = plan.variants["none"].config
+    assert config["model"]["dim"] == 32
+    assert plan.variants["none"].choices["parametrization"] == "mup"
+    assert config["parametrization"]["base_dim"] == 64
 
 
 def test_what_the_user_typed_stays(fixed: Path) -> None:

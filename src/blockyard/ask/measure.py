@@ -128,14 +128,22 @@ def smaller_batch(prepared: Prepared) -> Setting | None:
 
 
 def smaller_model(prepared: Prepared, typed: Collection[str]) -> list[Setting]:
-    """Return half the width and half the depth of the model; empty where it is as small as can be, or typed."""
+    """Return half the width and half the depth of the model, with muP, by which the learning rate carries over.
+
+    Empty where the model is as small as can be, or where the user typed its size.
+    """
     options = prepared.config["model"]
     settings = []
     for name, least in LEAST_SIZES.items():
         key = f"model.{name}"
         value = options.get(name)
-        if isinstance(value, int) and value // 2 >= least and key not in typed:
+        if isinstance(value, int) and value // 2 >= least and not {key, "model.size"} & set(typed):
             settings.append(Setting(key, value // 2, "half of the recipe's or less, so that the hours are enough"))
+    choices = prepared.plan.variants[prepared.draft.baseline].choices
+    if settings and choices.get("parametrization", "standard") == "standard" and "parametrization" not in typed:
+        settings.append(Setting("parametrization", "mup", "the learning rate carries over to the smaller model"))
+        for name in ("dim", "heads", "depth"):
+            settings.append(Setting(f"parametrization.base_{name}", options[name], "of the recipe"))
     return settings
 
 
