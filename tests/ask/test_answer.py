@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from blockyard.ask import answer, draft
-from blockyard.ask.measure import Beside, Measurement, Prepared
+from blockyard.ask.look import look
+from blockyard.ask.measure import Beside, Measurement, Prepared, prepare, rate_setting
 from blockyard.ask.subject import Setting
 from blockyard.cli import main
 from blockyard.engine.data_reader import DataReader
@@ -20,6 +21,17 @@ from blockyard.sweep.plan.planner import make_plan
 from tests.ask import files
 
 RUN = MeasuredRun(start=1.0, step=0.05, evaluation=0.1, saving=0.0, total=160, steps_per_epoch=5)
+
+
+def test_arms_of_optimizers_keep_their_own_rates(tmp_path: Path) -> None:
+    path = files.write_texts(tmp_path)
+    question = answer.Question(path, "", None, [], 1.0, tmp_path / "x.yaml", "")
+    arms = {"adamw": ["optimizer=adamw"], "muon": ["optimizer=muon"]}
+    question_draft = answer.draft_of(question, look(path, {}, tmp_path), arms)
+    assert question_draft.varied == {"optimizer"}
+    assert not any(setting.key == "optimizer.lr" for setting in question_draft.settings)
+    prepared = prepare(question_draft, tmp_path, (), DataReader())
+    assert rate_setting(prepared, RUN, 1.0, print) is None
 
 
 def _fixed_noise(prepared: Prepared, run: MeasuredRun, *_: Any) -> Measurement:
@@ -35,7 +47,6 @@ def _fixed_noise(prepared: Prepared, run: MeasuredRun, *_: Any) -> Measurement:
         steps=20,
         scores={name: [0.6 + 0.05 * number, 0.64 + 0.05 * number] for number, name in enumerate(names)},
         baselines={"majority": 0.5, "tf_idf": 0.97},
-        seconds=1.0,
     )
 
 

@@ -94,7 +94,8 @@ def answer(question: Question, say: Say) -> Answer:
         prepared, run = _fitting_model(question, prepared, folder, say)
         if "optimizer.lr" not in question.typed:
             rate = rate_setting(prepared, run, question.hours, say)
-            prepared = replace(prepared, draft=prepared.draft.with_settings([rate]))
+            if rate is not None:
+                prepared = replace(prepared, draft=prepared.draft.with_settings([rate]))
         measurement = measure_noise(prepared, run, question.hours, folder, question.config_dirs, say)
         return _write(question, subject, prepared.draft, measurement)
 
@@ -125,11 +126,9 @@ def draft_of(question: Question, subject: Subject, arms: Mapping[str, Sequence[s
         default_claim, arms = default_arms(recipe, composed.choices)
         claim = claim or default_claim
     claim = claim or f"{' and '.join(arms)} differ on {question.file.name}"
-    varied = {key.lstrip("+~").partition(".")[0] for key in question.typed}
-    for arm in arms.values():
-        varied |= {override.partition("=")[0].partition(".")[0] for override in arm}
-    settings += recipe_settings(composed, varied - {"data"})
-    return Draft(claim, tuple(settings), arms, recipe=recipe, typed=tuple(question.overrides))
+    draft = Draft(claim, tuple(settings), arms, recipe=recipe, typed=tuple(question.overrides))
+    typed_families = {key.lstrip("~").partition(".")[0] for key in question.typed}
+    return draft.with_settings(recipe_settings(composed, (draft.varied | typed_families) - {"data"}))
 
 
 def _fitting_model(question: Question, prepared: Prepared, folder: Path, say: Say) -> tuple[Prepared, MeasuredRun]:

@@ -47,6 +47,12 @@ class Draft:
         """The arm that the others are compared with."""
         return next(iter(self.arms))
 
+    @property
+    def varied(self) -> set[str]:
+        """The families and keys of the config at the top that the arms set."""
+        overrides = [override for arm in self.arms.values() for override in arm]
+        return {override.lstrip("+~").partition("=")[0].partition(".")[0] for override in overrides}
+
     def with_settings(self, settings: Sequence[Setting]) -> Draft:
         """Return the draft with more settings; one of a key that is there takes the place of it."""
         by_key = {setting.key: setting for setting in (*self.settings, *settings)}

@@ -92,7 +92,6 @@ class Measurement:
     steps: int
     scores: Mapping[str, Sequence[float]]
     baselines: Mapping[str, float]
-    seconds: float
 
     def seconds_of(self, steps: int) -> list[float]:
         """Return the seconds of a run of each arm with so many steps."""
@@ -169,9 +168,14 @@ def first_steps(prepared: Prepared, say: Say) -> MeasuredRun:
     return replace(run, imports=imports)
 
 
-def rate_setting(prepared: Prepared, run: MeasuredRun, hours: float, say: Say) -> Setting:
-    """Return the learning rate: the recipe's, unless a range test diverges at that or a little above it."""
-    lr = float(prepared.config["optimizer"]["lr"])
+def rate_setting(prepared: Prepared, run: MeasuredRun, hours: float, say: Say) -> Setting | None:
+    """Return the learning rate: the recipe's, unless a range test diverges at that or a little above it.
+
+    None where the optimizer has no rate, or the arms vary the optimizer.
+    """
+    lr = prepared.config["optimizer"].get("lr")
+    if lr is None or "optimizer" in prepared.draft.varied:
+        return None
     if RATE_STEPS * run.step > SHARE * hours * 3600:
         return Setting("optimizer.lr", lr, f"the recipe's; {RATE_STEPS} steps of a range test would take too long")
     say("learning rates")
@@ -207,7 +211,6 @@ def measure_noise(
 
     Raises UserError where one of them fails.
     """
-    began = time.monotonic()
     executor = build("local", {}, None)
     num_runs = SEEDS * len(prepared.draft.arms)
     parallel = min(executor.parallel or 1, num_runs)
@@ -215,7 +218,10 @@ def measure_noise(
     steps = min(run.total, max(FEWEST_STEPS, int(seconds / (BESIDE * run.step))))
     short = [Setting("logger", "none"), Setting("trainer.max_steps", steps), Setting("trainer.eval_every", steps)]
     short.append(Setting("trainer.limit_val", VALIDATION_BATCHES))
-    plan = _plan(prepared.draft.with_settings(short), folder, config_dirs, prepared.reader)
+    # The short runs are nobody's results: a logger that the user typed is for the sweep.
+    typed = [override for override in prepared.draft.typed if not override.lstrip("+").startswith("logger")]
+    draft = replace(prepared.draft.with_settings(short), typed=tuple(typed))
+    plan = _plan(draft, folder, config_dirs, prepared.reader)
     done = 0
 
     def count(_line: str) -> None:  # a line for each run, then those of the summary
@@ -237,7 +243,8 @@ def measure_noise(
         state = read_state(plan.path(cell), plan.metric_names)
         value = state.metrics.get(metric, math.nan)
         if state.state != "done" or not math.isfinite(value):
-            raise UserError(f"a short run of the arm {variant.arm} failed: {state.reason or f'{metric} is not finite'}")
+            reason = state.reason or f"{metric} is not finite"
+            raise UserError(f"a short run of the arm {variant.arm} failed: {reason}")
         scores.setdefault(variant.arm, []).append(value)
         alone = replace(run, total=steps).seconds(variant.config, prepared.splits)
         step_seconds = state.metrics.get("step_seconds", run.step)
@@ -254,7 +261,6 @@ def measure_noise(
         steps=steps,
         scores=scores,
         baselines=baselines,
-        seconds=time.monotonic() - began,
     )
 
 
