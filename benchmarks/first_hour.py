@@ -266,7 +266,10 @@ def main() -> None:
             if args.data is None and FILES[name].make not in WITHOUT_DATA:
                 continue
             FILES[name].make(path, args.data)
-        for way, result in (("ask", ask(args.folder, name, args.hours)), ("before", before(args.folder, name))):
+        results = {"ask": ask(args.folder, name, args.hours)}
+        if results["ask"].metric:
+            results["before"] = before(args.folder, name)
+        for way, result in results.items():
             print(f"| {name} | {way} | {' | '.join(result.cells())} |", flush=True)
 
 

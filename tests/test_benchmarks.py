@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -197,3 +199,62 @@ def test_stacked_cells_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     out = capsys.readouterr().out
     assert "| 10 k | 16 |" in out
     assert float(out.split("differ by ")[1].split()[0]) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("direction", "scores", "beats"),
+    [
+        ("max", (0.91, 0.912, 0.914), "yes"),
+        ("max", (0.888, 0.89, 0.892), "no"),
+        ("max", (0.80, 0.92, 0.95), "undecided"),
+        ("min", (0.868, 0.87, 0.872), "no"),  # above the better of both baselines, 0.85
+        ("min", (0.828, 0.83, 0.832), "yes"),
+        ("max", (0.9, 0.9, 0.9), "undecided"),
+    ],
+)
+def test_a_recipe_is_held_against_its_best_baseline(
+    direction: str, scores: tuple[float, ...], beats: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import defaults
+
+    folders = []
+    for score in scores:
+        baselines = {"low": {"score": 0.85}, "high": {"score": 0.9}, "of another metric": {"loss": 0.0}}
+        metrics = {"metrics": {"test/score": score}, "directions": {"test/score": direction}}
+        summary = {**metrics, "seconds": 1.0, "baselines": baselines}
+        folders.append(SimpleNamespace(summary=partial(dict, summary)))
+    monkeypatch.setattr(defaults, "_trained", lambda *_: folders.pop(0))
+    answer = defaults.measure(defaults.Row("", "score", ()), [], range(len(scores)), tmp_path)
+    assert answer.beats == beats
+    assert answer.baseline == {"max": ("high", 0.9), "min": ("low", 0.85)}[direction]
+    assert answer.others == {"max": {"low": 0.85}, "min": {"high": 0.9}}[direction]
+
+
+def _documented_defaults() -> dict[str, str]:
+    """Return by row of docs/defaults.md whether its recipe beats the simple baselines."""
+    text = (ROOT / "docs" / "defaults.md").read_text(encoding="utf-8")
+    beats = {}
+    for line in text.splitlines():
+        if line.startswith("| `"):
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            beats[cells[0].strip("`")] = cells[-2]
+    return beats
+
+
+@pytest.mark.full
+def test_recipes_of_embedded_data_beat_the_simple_baselines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each row that docs/defaults.md calls beaten by its recipe is ahead of every baseline on average, by two seeds."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import defaults
+
+    documented = _documented_defaults()
+    defaults.write_tables(tmp_path / "tables")
+    checked = []
+    for name, row in defaults.ROWS.items():
+        if not row.embedded or documented.get(name) != "yes":
+            continue
+        overrides = [defaults.with_folders(override, tmp_path, tmp_path / "tables") for override in row.typed]
+        answer = defaults.measure(row, overrides, range(2), tmp_path)
+        checked.append(answer.gain > 0)
+    assert every(checked)

@@ -29,7 +29,7 @@ def _existing(folder: Path) -> Path:
 
 
 # The file, further arguments, parts of the message.
-REFUSED = {
+REFUSED: dict[str, tuple[files.Writer, list[str], list[str]]] = {
     "no file": (_no_file, [], ["nothing.csv does not exist"]),
     "empty": (partial(_with_bytes, name="a.csv", content=b""), [], ["a.csv is empty"]),
     "unknown format": (partial(_with_bytes, name="a.bin", content=b"\0\1"), [], ["a.bin", ".parquet", ".npz"]),

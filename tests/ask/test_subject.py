@@ -30,7 +30,7 @@ EXPECTED: dict[str, tuple[files.Writer, set[str]]] = {
     ),
     "time series": (files.write_steps, {"data=series_file", "data.time=day"}),
     "translations": (files.write_translations, {"data=translation", "data.source=en", "data.target=de"}),
-    "molecules": (files.write_molecules, {"data=molecules"}),
+    "molecules": (files.write_molecules, {"data=molecules", "data.split=null"}),
     "arrays": (files.write_arrays, {"data=arrays", "data.test_fraction=0.3"}),
     "series": (files.write_series, {"data=series_table"}),
     "running text": (files.write_play, {"data=text_file"}),

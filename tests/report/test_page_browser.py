@@ -124,7 +124,7 @@ def test_every_section_is_drawn(opened):
         title, text = (chart.locator(f":scope > {tag}").text_content() for tag in ("title", "desc"))
         assert title
         assert text
-    assert page.locator("figure.figure:not(.panel) > details.more").count() == 5
+    assert page.locator("figure.figure:not(.panel) > details.more").count() == 4
 
 
 @pytest.mark.full

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import tempfile
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from blockyard.ask.arms import default_arms, read_arms
-from blockyard.ask.choose import Length, Resolution, choose_length, refuse_blind, resolution, seeds_to_decide
+from blockyard.ask.choose import Length, choose_length, refuse_blind, resolution
 from blockyard.ask.draft import Draft, Seeds
 from blockyard.ask.measure import (
     Measurement,
@@ -23,28 +21,18 @@ from blockyard.ask.measure import (
     prepare,
     rate_setting,
     smaller_batch,
+    smaller_model,
 )
 from blockyard.ask.recipe import recipe_settings
+from blockyard.ask.sentences import Findings, folded
 from blockyard.ask.subject import Setting, Subject, look
 from blockyard.atomic_files import write_text
 from blockyard.config.compose import compose
+from blockyard.config.run_length import LENGTHS
 from blockyard.engine.data_reader import DataReader
 from blockyard.errors import UserError
-from blockyard.report.stats.metric_range import SHARE, best_value, metric_range
-from blockyard.report.stats.sensitivity import samples_noise
-from blockyard.sweep.execution.estimate import format_duration
+from blockyard.report.stats.metric_range import best_value
 from blockyard.sweep.execution.step_times import MeasuredRun
-
-# The way on where a small model from nothing stays below a simple one, by the kind of data.
-WAYS_ON = {
-    "text": "a model that was trained on other texts before, init.from=hf:NAME",
-    "image": "a model that was trained on other images before, init.from=timm:NAME",
-    "vector": "more samples; on a few columns a simple model may be all that is needed",
-}
-WAY_ON = "pre-training on more data of the kind, then init.from=RUN"
-HALF = 0.5  # of the steps, from which on the short runs show where the whole ones end
-_NAMES = 12  # columns of the names of lines
-_WIDTH = 110  # columns of the comments at the top of the file
 
 
 @dataclass(frozen=True)
@@ -102,10 +90,7 @@ def answer(question: Question, say: Say) -> Answer:
         batch = smaller_batch(prepared)
         if batch is not None and batch.key not in question.typed:
             prepared = prepare(draft.with_settings([batch]), folder, question.config_dirs, reader)
-        run = first_steps(prepared, say)
-        alone = _alone(prepared, run)
-        # Hours that are too short for undisturbed runs are so for all: nothing more is measured.
-        choose_length(alone, run.total, parallel_runs(), question.hours)
+        prepared, run = _fitting_model(question, prepared, folder, say)
         if "optimizer.lr" not in question.typed:
             rate = rate_setting(prepared, run, question.hours, say)
             prepared = replace(prepared, draft=prepared.draft.with_settings([rate]))
@@ -125,7 +110,12 @@ def refuse_existing(path: Path) -> None:
 
 def draft_of(question: Question, subject: Subject, arms: Mapping[str, Sequence[str]] | None) -> Draft:
     """Return the sweep file before anything is measured: by what the data is read, the recipe, and the arms."""
-    settings = [setting for setting in subject.settings if setting.key not in question.typed]
+    settings = []
+    for setting in subject.settings:
+        if setting.key in ("data.path", "data.root") and subject.sample is None:
+            setting = replace(setting, value=_readable_path(question.file, question.out))
+        if setting.key not in question.typed:
+            settings.append(setting)
     overrides = [*(setting.override for setting in settings), *question.overrides]
     composed = compose(overrides, question.config_dirs)
     recipe = composed.recipe.name if composed.recipe else "image_class"
@@ -141,6 +131,25 @@ def draft_of(question: Question, subject: Subject, arms: Mapping[str, Sequence[s
     return Draft(claim, tuple(settings), arms, recipe=recipe, typed=tuple(question.overrides))
 
 
+def _fitting_model(question: Question, prepared: Prepared, folder: Path, say: Say) -> tuple[Prepared, MeasuredRun]:
+    """Return the question with the first of ever smaller models whose runs fit into the hours, and its first steps.
+
+    Raises UserError for hours that are too short for the smallest model too.
+    """
+    while True:
+        run = first_steps(prepared, say)
+        try:
+            _length(question, _alone(prepared, run), run.total)
+            return prepared, run
+        except UserError:
+            settings = smaller_model(prepared, question.typed)
+            if not settings:
+                raise
+        say(f"a smaller model, {' '.join(setting.override for setting in settings)}")
+        draft = prepared.draft.with_settings(settings)
+        prepared = prepare(draft, folder, question.config_dirs, prepared.reader)
+
+
 def _alone(prepared: Prepared, run: MeasuredRun) -> Callable[[int], list[float]]:
     """Return a function of a number of steps: the seconds of a run of each arm that is alone, as of the baseline."""
 
@@ -153,44 +162,54 @@ def _alone(prepared: Prepared, run: MeasuredRun) -> Callable[[int], list[float]]
 
 def _write(question: Question, subject: Subject, draft: Draft, measurement: Measurement) -> Answer:
     """Choose the rest, and write the sweep file, and the sample of a large table beside it."""
-    metric = measurement.metric
-    total = measurement.run.total
-    length = choose_length(measurement.seconds_of, total, measurement.parallel, question.hours)
-    result = resolution(
-        metric, list(measurement.scores.values()), seeds=length.seeds, test_samples=len(measurement.splits.test)
-    )
-    refuse_blind(metric, result, _span(measurement), question.hours, length.seeds)
+    length = _length(question, measurement.seconds_of, measurement.run.total)
+    scores = list(measurement.scores.values())
+    result = resolution(measurement.metric, scores, seeds=length.seeds, test_samples=len(measurement.splits.test))
+    refuse_blind(measurement.metric, result, _span(measurement), question.hours, length.seeds)
     settings = []
-    if length.steps < total and not {"trainer.max_steps", "trainer.max_epochs"} & set(question.typed):
-        reason = f"as many as the hours have room for; the recipe's are {total:,}"
+    if length.steps < measurement.run.total:
+        reason = f"as many as the hours have room for; the recipe's are {measurement.run.total:,}"
         settings.append(Setting("trainer.max_steps", length.steps, reason))
     sample = subject.sample
     if sample is not None:
         sampled = question.out.parent / sample.path.name
-        refuse_existing_sample(sampled)
-        settings.append(
-            Setting("data.path", str(sampled), f"{sample.num_rows:,} of {sample.of_rows:,} rows, drawn evenly")
-        )
-    sentences = _sentences(question, subject, draft, measurement, length, result)
-    seeds = Seeds(length.seeds, "as many as the hours have room for; it ends when every comparison is decided")
+        _refuse_existing_sample(sampled)
+        reason = f"{sample.num_rows:,} of {sample.of_rows:,} rows, drawn evenly"
+        settings.append(Setting("data.path", _readable_path(sampled, question.out), reason))
+    lines = list(Findings(subject, draft, measurement, length, result, question.hours).lines())
+    written_by = f"{question.command}; everything below can be changed"
+    header = [("command", f"blockyard sweep {question.out.name}"), ("written by", written_by), *lines]
     final = replace(
         draft.with_settings(settings),
-        seeds=seeds,
+        seeds=Seeds(length.seeds, "as many as the hours have room for; it ends when every comparison is decided"),
         margin=result.margin,
         margin_reason=f"arms that differ by less count as equal, which {length.seeds} seeds can tell",
-        header=_header(question, draft.claim, sentences),
+        header=(draft.claim, "", *folded(header)),
     )
     if sample is not None:
         shutil.move(sample.path, sampled)
     write_text(question.out, final.text())
-    run_it = f"blockyard sweep {question.out}"
-    return Answer(question.out, tuple(_folded([*sentences, ("file", f"{question.out}; {run_it} runs it")])))
+    run_it = f"{question.out}; blockyard sweep {question.out} runs it"
+    return Answer(question.out, tuple(folded([*lines, ("file", run_it)])))
 
 
-def refuse_existing_sample(path: Path) -> None:
+def _length(question: Question, seconds_of: Callable[[int], Sequence[float]], total: int) -> Length:
+    """Return the steps and the seeds; the steps are as many as the recipe has where the user typed their number."""
+    is_typed = any(key in question.typed for key in LENGTHS)
+    return choose_length(seconds_of, total, parallel_runs(), question.hours, shortest=total if is_typed else None)
+
+
+def _refuse_existing_sample(path: Path) -> None:
     """Raise UserError where the sample of a table would overwrite a file."""
     if path.exists():
         raise UserError(f"{path}, the sample of the table, exists already and is not overwritten; move it")
+
+
+def _readable_path(path: Path, out: Path) -> str:
+    """Return the path of a file as a sweep file names it: relative where that lies in the working folder."""
+    if out.absolute().parent == Path.cwd():
+        return str(path)
+    return str(path.absolute())
 
 
 def _span(measurement: Measurement) -> float:
@@ -202,126 +221,3 @@ def _span(measurement: Measurement) -> float:
         end = max(scores, key=lambda score: sign * score)
     worst = min((*measurement.baselines.values(), *scores), key=lambda score: sign * score)
     return abs(end - worst)
-
-
-def _header(question: Question, claim: str, sentences: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the comments at the top of the file."""
-    lines = [
-        ("command", f"blockyard sweep {question.out.name}"),
-        ("written by", f"{question.command}; everything below can be changed"),
-    ]
-    return (claim, "", *_folded([*lines, *sentences]))
-
-
-def _folded(sentences: Sequence[tuple[str, str]]) -> list[str]:
-    """Return lines with the names of sentences in the first columns."""
-    lines = []
-    for name, text in sentences:
-        first, *others = textwrap.wrap(text, _WIDTH - _NAMES, break_on_hyphens=False)
-        lines.append(f"{name:<{_NAMES}}{first}")
-        lines += [" " * _NAMES + line for line in others]
-    return lines
-
-
-def _sentences(
-    question: Question,
-    subject: Subject,
-    draft: Draft,
-    measurement: Measurement,
-    length: Length,
-    result: Resolution,
-) -> list[tuple[str, str]]:
-    """Return what was found out, by the name of each line."""
-    splits = measurement.splits
-    metric = measurement.metric
-    sizes = (
-        f"{len(splits.train):,} training, {len(splits.validation):,} validation and {len(splits.test):,} test samples"
-    )
-    data = f"{subject.summary}; {sizes}"
-    if subject.sample is not None:
-        sample = subject.sample
-        data = f"a sample of {sample.num_rows:,} of {sample.of_rows:,} rows, since the table is large: {data}"
-    others = " and ".join(list(draft.arms)[1:])
-    lines = [("data", data), ("compares", f"{others} with {draft.baseline}, by {metric}")]
-    lines.append(
-        (
-            "can show",
-            f"differences of {result.smallest:.2g} in {metric} or more, with {length.seeds} seeds of each arm at most; "
-            f"arms that differ by less than {result.margin:g} count as equal",
-        )
-    )
-    lines.append(("so far", _so_far(draft, measurement, length, result)))
-    lines.append(("cannot", _cannot(measurement, result)))
-    if measurement.baselines:
-        lines.append(("simple", _simple(measurement)))
-    if warning := _warning(draft.recipe, measurement, length):
-        lines.append(("warning", warning))
-    runs = length.seeds * len(draft.arms)
-    lines.append(
-        (
-            "time",
-            f"about {format_duration(length.seconds)} of {format_duration(3600 * question.hours)} for {runs} runs of "
-            f"{length.steps:,} steps at most, {measurement.parallel} in parallel",
-        )
-    )
-    return lines
-
-
-def _so_far(draft: Draft, measurement: Measurement, length: Length, result: Resolution) -> str:
-    """Return how many seeds would decide about each arm if it went on to differ as in the short runs."""
-    sign = 1.0 if measurement.direction == "max" else -1.0
-    means = {arm: math.fsum(scores) / len(scores) for arm, scores in measurement.scores.items()}
-    parts = []
-    for arm, mean in means.items():
-        if arm == draft.baseline:
-            continue
-        gain = sign * (mean - means[draft.baseline])
-        better = "better" if gain > 0 else "worse"
-        count = seeds_to_decide(result, gain, len(means) - 1, length.seeds)
-        seeds = f"{length.seeds} seeds do not decide" if count is None else f"{count} seeds decide"
-        parts.append(f"if {arm} stays {better} by {abs(gain):.2g}, {seeds}")
-    return f"after {measurement.steps:,} steps of two seeds: {'; '.join(parts)}"
-
-
-def _cannot(measurement: Measurement, result: Resolution) -> str:
-    """Return what the sweep cannot show, and why."""
-    size = len(measurement.splits.test)
-    reasons = [f"two runs that differ in their seed alone differ by about {result.deviation:.2g}"]
-    scores = [score for arm in measurement.scores.values() for score in arm]
-    if metric_range(measurement.metric, scores) == SHARE and size:
-        level = math.fsum(scores) / len(scores)
-        noise = samples_noise(level, size)
-        reasons.append(
-            f"one of {size:,} test samples is {1 / size:.2g}, and other test samples would move a difference"
-        )
-        reasons[-1] += f" by up to {noise:.2g}" if noise else ""
-    return f"smaller differences: {'; '.join(reasons)}. Nor does it say anything of other data, sizes or longer runs"
-
-
-def _simple(measurement: Measurement) -> str:
-    """Return the values of the simple models, the best first, and those of the arms so far."""
-    sign = 1.0 if measurement.direction == "max" else -1.0
-    ordered = sorted(measurement.baselines.items(), key=lambda item: -sign * item[1])
-    models = ", ".join(f"{name} {value:.3g}" for name, value in ordered)
-    arms = ", ".join(f"{arm} {math.fsum(scores) / len(scores):.3g}" for arm, scores in measurement.scores.items())
-    return f"{models}; the arms after {measurement.steps:,} steps: {arms}"
-
-
-def _warning(recipe: str, measurement: Measurement, length: Length) -> str | None:
-    """Return a sentence where the arms are not expected to beat the best simple model; None where they do already."""
-    if not measurement.baselines:
-        return None
-    sign = 1.0 if measurement.direction == "max" else -1.0
-    name, value = max(measurement.baselines.items(), key=lambda item: sign * item[1])
-    means = [math.fsum(scores) / len(scores) for scores in measurement.scores.values()]
-    best = max(means, key=lambda mean: sign * mean)
-    if sign * (best - value) > 0:
-        return None
-    seen = measurement.steps / length.steps
-    if seen >= HALF:
-        expected = f"is better than the arms ({best:.3g} after {seen:.0%} of the steps), and may stay so"
-    else:
-        expected = (
-            f"is better than what the arms have so far ({best:.3g} after {seen:.0%} of the steps), and may stay so"
-        )
-    return f"{name} ({value:.3g}) {expected}; if it does, the way on is {WAYS_ON.get(recipe.partition('_')[0], WAY_ON)}"

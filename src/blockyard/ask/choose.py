@@ -46,28 +46,37 @@ class Resolution:
     margin: float
 
 
-def choose_length(seconds_of: Callable[[int], Sequence[float]], total: int, parallel: int, hours: float) -> Length:
+def choose_length(
+    seconds_of: Callable[[int], Sequence[float]],
+    total: int,
+    parallel: int,
+    hours: float,
+    *,
+    shortest: int | None = None,
+) -> Length:
     """Return the steps and seeds that fit into the hours: as many of the recipe's steps as five seeds leave room for.
 
     seconds_of: returns the seconds of a run of each arm by its number of steps
     total: steps of the recipe
     parallel: runs at a time
-    Raises UserError where the hours are too short for five seeds of an eighth of the steps, or of 300.
+    shortest: the fewest steps; None is an eighth of the recipe's, or 300
+    Raises UserError where the hours are too short for five seeds of the fewest steps.
     """
     budget = USED * hours * 3600
-    least = min(total, max(FEWEST_STEPS, min(ENOUGH_STEPS, math.ceil(total / SHORTEST))))
-    needed = _seconds(seconds_of(least), FEWEST_SEEDS, parallel)
+    if shortest is None:
+        shortest = min(total, max(FEWEST_STEPS, min(ENOUGH_STEPS, math.ceil(total / SHORTEST))))
+    times = seconds_of(shortest)
+    needed = _seconds(times, FEWEST_SEEDS, parallel)
     if needed > budget:
         enough = _rounded_up(needed / USED / 3600)
-        num_arms = len(seconds_of(least))
         raise UserError(
-            f"hours={hours:g} decides nothing here: {num_arms} arms x {FEWEST_SEEDS} seeds x {least:,} steps, the "
+            f"hours={hours:g} decides nothing here: {len(times)} arms x {FEWEST_SEEDS} seeds x {shortest:,} steps, the "
             f"fewest that can tell something, take about {format_duration(needed)} on this machine with {parallel} in "
             f"parallel; hours={enough:g} would do, and so would fewer arms, data.train_size=N or a smaller model"
         )
     steps = total
     if _seconds(seconds_of(total), FEWEST_SEEDS, parallel) > budget:
-        steps = _longest(seconds_of, least, total, parallel, budget)
+        steps = _longest(seconds_of, shortest, total, parallel, budget)
     times = seconds_of(steps)
     seeds = FEWEST_SEEDS
     while seeds < MOST_SEEDS and _seconds(times, seeds + 1, parallel) <= budget:

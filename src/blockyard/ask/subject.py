@@ -16,7 +16,7 @@ from blockyard.config.override_grammar import to_override
 from blockyard.data.files.conll import SUFFIXES as TAGGED
 from blockyard.data.files.images import SUFFIXES as IMAGES
 from blockyard.data.files.split_names import SPLIT
-from blockyard.data.files.tables import column_names, kind_of, read_file
+from blockyard.data.files.tables import column_names, keys_of, kind_of, read_file
 from blockyard.errors import UserError, first_line, fold
 
 TABLES = ".csv, .tsv, .jsonl (also .gz), .parquet or .arrow"
@@ -80,7 +80,7 @@ def look(path: Path, typed: Mapping[str, str], folder: Path) -> Subject:
     if path.stat().st_size == 0:
         raise UserError(f"{path} is empty")
     if name.endswith(_GRAPHS):
-        return Subject("molecules as graphs", (_data("molecules", "its lines are graphs"), _path(path)))
+        return _molecules(path, "molecules as graphs", "its lines are graphs", keys_of(path))
     if kind_of(path):
         return _table(path, typed, folder)
     if path.suffix == ".npz":
@@ -152,6 +152,14 @@ def _zip(path: Path) -> Subject:
         settings = (_data("speech", "sounds with a .txt each"), _path(path))
         return Subject("recordings with what is said", settings)
     raise UserError(f"{path} is an archive without sounds and their .txt; unpack it and name the folder")
+
+
+def _molecules(path: Path, summary: str, reason: str, keys: Sequence[str]) -> Subject:
+    """Return molecules, whose splits are drawn where no key or column names them."""
+    read = [_data("molecules", reason), _path(path)]
+    if SPLIT not in keys:
+        read.append(Setting("data.split", None, f"splits are drawn: there is no {SPLIT}"))
+    return Subject(summary, tuple(read))
 
 
 def _arrays(path: Path) -> Subject:
@@ -240,8 +248,8 @@ def _columns_of(path: Path, typed: Mapping[str, str]) -> Subject:
     table = _Table(path, columns, len(cells), typed)
     smiles = next((column for column in columns if column.name.lower() == _SMILES), None)
     if smiles is not None and path.suffix == ".csv":
-        read = (_data("molecules", f"the column {smiles.name} holds molecules"), _path(path))
-        return Subject(f"a table of {len(cells):,} molecules", read)
+        reason = f"the column {smiles.name} holds molecules"
+        return _molecules(path, f"a table of {len(cells):,} molecules", reason, names)
     if sounds := table.first("sounds"):
         return _speech(table, sounds)
     table.settings.extend([_data("table", f"{path.name} is a table, a row for each sample"), _path(path)])

@@ -14,6 +14,7 @@ Cost: O(N size C D) time
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
@@ -33,7 +34,9 @@ from blockyard.tokenizer._series import (
     standardize,
 )
 
-TOKENS = 48  # of a series, by a recipe
+TOKENS = 48  # of a long series, by a recipe
+SHORT_TOKENS = 7  # of a series of a few steps
+STRIDE = 4  # steps, of the series between
 Missing = Literal["zero", "flag"]
 
 
@@ -78,14 +81,15 @@ class SeriesPatch(Tokenizer):
         return {"normalise": resolved_normalise(self.normalise, data)}
 
     def fitting(self, data: DataSpec) -> list[FittingValue]:
-        """Return the size of a patch with which a sequence has about as many tokens as a small model reads quickly."""
+        """Return the size and the stride of patches, each of which shares half of its steps with the next one."""
         steps = data.shape[0]
         continued = data.values is not None and len(data.values) > 1
         if continued and steps >= 2 * self.size:
             return []
-        size = max(1, round(steps / TOKENS))
-        reason = f"{steps:,} steps in about {min(steps, TOKENS)} patches"
-        return [FittingValue("size", size, reason), FittingValue("stride", size, "patches do not overlap")]
+        stride = max(min(STRIDE, steps // SHORT_TOKENS), round(steps / TOKENS), 1)
+        size = min(2 * stride, steps)
+        reason = f"{steps:,} steps in about {math.ceil(steps / stride)} patches"
+        return [FittingValue("size", size, reason), FittingValue("stride", stride, "patches overlap by half")]
 
     def remarks(self, data: DataSpec) -> Iterator[str]:
         """Yield a sentence if the normalisation may hide the classes of series."""

@@ -139,6 +139,14 @@ def test_series_with_a_class_each_keep_their_level_by_default(tmp_path: Path) ->
         assert config["tokenizer"]["normalise"] == "instance"
 
 
+@pytest.mark.parametrize(
+    ("steps", "size", "stride"), [(1, 1, 1), (5, 2, 1), (15, 4, 2), (29, 8, 4), (64, 8, 4), (480, 20, 10)]
+)
+def test_patches_fit_the_length_of_a_series(steps: int, size: int, stride: int) -> None:
+    fitting = SeriesPatch().fitting(DataSpec("series", (steps, 3), True, target="class", classes=2))
+    assert {value.key: value.value for value in fitting} == {"size": size, "stride": stride}
+
+
 def test_a_tokenizer_that_no_config_resolved_follows_its_data() -> None:
     labelled, forecast = DataSpec("series", (8, 1), target="class"), DataSpec("series", (8, 1), target="values")
     tokenizer = SeriesPatch(size=4)

@@ -1,5 +1,6 @@
 // The options of the arms: the metric over the values of one, what each level changes, interactions, and importance.
 
+const FEW_LINES = 5; // of more, the one that is pointed at stands out
 const DODGE = 4; // pixels between points at one value
 
 /** The options in which arms differ: key -> its values, numbers in order. */
@@ -46,9 +47,10 @@ function drawEffects(body) {
       sorted.map((one) => [one.factor, word(one.level), word(one.reference), change(one.effect, digits), interval(one.interval, digits) || NONE,
         chance(one.p), chance(one.holm_p)]), [3, 4, 5, 6]);
     if (main.length) body.append(h("h3", {}, "Effects"), main.length > 8 ? disclosure("effects", plural(main.length, "level"), table) : table());
-    if (interactions.length) {
+    const tested = interactions.filter(({ F }) => known(F));
+    if (tested.length) {
       body.append(h("h3", {}, "Interactions"), grid("Tests of the interactions", ["factors", "F", "p", "p (Holm)"],
-        [...interactions].sort((a, b) => (a.holm_p ?? 2) - (b.holm_p ?? 2)).map((one) => [one.factors.join(" × "), short(one.F), chance(one.p), chance(one.holm_p)]), [1, 2, 3]));
+        tested.sort((a, b) => (a.holm_p ?? 2) - (b.holm_p ?? 2)).map((one) => [one.factors.join(" × "), short(one.F), chance(one.p), chance(one.holm_p)]), [1, 2, 3]));
     }
     if (formula) body.append(h("p", { class: "note" }, formula.includes(" ~ ") ? ["Ordinary least squares: ", h("code", {}, formula)] : `Effects: ${formula}.`));
   }
@@ -123,16 +125,20 @@ function optionChart(body, lines, values) {
   const at = (line, point) => [chart.x(coordinate(point.value)) + DODGE * (lines.indexOf(line) - (lines.length - 1) / 2) * Math.min(1, 6 / lines.length), chart.y(point.mean)];
   for (const line of lines) {
     const { stroke, dash } = styleOf(line.k);
-    chart.plot.append(s("path", { class: "line", d: path(line.points.map((point) => at(line, point))), "stroke-dasharray": dash, style: { stroke } }),
+    const group = s("g", { "data-line": line.k });
+    chart.plot.append(group);
+    group.append(s("path", { class: "line", d: path(line.points.map((point) => at(line, point))), "stroke-dasharray": dash, style: { stroke } }),
       ...line.points.flatMap((point) => {
         const [x, y] = at(line, point);
         return [point.interval ? s("line", { class: "reach", x1: x, x2: x, y1: chart.y(point.interval[0]), y2: chart.y(point.interval[1]), style: { stroke } }) : "",
           mark(styleOf(line.k), x, y, 4)];
       }));
   }
+  const single = (k) => { for (const group of chart.plot.children) group.classList.toggle("dim", k !== null && lines.length > FEW_LINES && group.dataset.line !== String(k)); };
   listen(chart, (event, x, y) => {
     const near = lines.flatMap((line) => line.points.map((point) => [line, point])).reduce((a, b) => (Math.hypot(at(...a)[0] - x, at(...a)[1] - y) <= Math.hypot(at(...b)[0] - x, at(...b)[1] - y) ? a : b));
+    single(near[0].k);
     tip(event, `${state.across} ${near[1].value}`, [[null, `${short(near[1].mean, 4)} ${near[0].name}`]]);
-  }, () => {});
+  }, () => single(null));
   return h("div", {}, chart.root, state.lines ? h("p", { class: "keys" }, `${state.lines}: `, lines.map((line) => h("span", {}, swatch(line.name, styleOf(line.k)), line.name))) : null);
 }

@@ -8,7 +8,7 @@ function drawTuning(body) {
   const metric = data.tuned_by || String(data.metric).replace(/^test\//, "val/"); // whatever metric is shown
   const wanted = direction(metric) || data.direction;
   const width = varied.length > 1 && body.clientWidth > 760 ? Math.floor((body.clientWidth - 30) / 2) : body.clientWidth;
-  const settings = tried.map((one) => ({ name: one.arm, setting: { ...(new Set(tried.map(({ arm }) => arm)).size > 1 ? { arm: one.arm } : {}), ...one.setting }, value: one.mean }));
+  const settings = tried.map((one) => ({ name: one.arm, setting: { arm: one.arm, ...one.setting }, value: one.mean }));
   const best = (a, b) => (wanted === "max" ? b.mean - a.mean : a.mean - b.mean);
   body.append(figure("tuning", {
     chart: tried.some((one) => known(one.mean)) ? h("div", {}, armKeys([...new Set(tried.filter((one) => known(one.mean)).map((one) => one.arm))]), h("div", { class: "panels" }, varied.map((key) => tuningChart(key, tried, metric, Math.max(270, width), best))))
@@ -17,7 +17,7 @@ function drawTuning(body) {
       "Settings are chosen on validation, never on test.",
     table: () => grid("Settings tried", ["arm", "setting", `mean ${metric}`, "seeds", "chosen"],
       tried.map((one) => [one.arm, h("code", {}, setting(one.setting)), short(one.mean), String(Object.keys(one.values || {}).length), one.chosen ? "yes" : "no"]), [2, 3]),
-  }), parallelFigure("settings", settings, metric, wanted, body));
+  }), varied.length > 1 ? parallelFigure("settings", settings, metric, wanted, body) : "");
 }
 
 /** One key on the x axis, the metric on the y axis; values that are not numbers are evenly spaced. */
