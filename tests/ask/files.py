@@ -35,10 +35,12 @@ def write_numbers(folder: Path, *, real: bool = False) -> Path:
     return write_rows(folder / "numbers.csv", rows)
 
 
-def write_steps(folder: Path) -> Path:
-    """Write steps.csv, a time series."""
-    times = np.datetime64("2024-01-01") + np.arange(ROWS)
-    rows = [{"day": str(time), "sold": float(number % 7)} for number, time in enumerate(times)]
+def write_steps(folder: Path, time: str = "day") -> Path:
+    """Write steps.csv, a time series. time: the name of its first column, of dates or, called year, of numbers"""
+    times: np.ndarray = np.datetime64("2024-01-01") + np.arange(ROWS)
+    if time == "year":
+        times = np.arange(1700, 1700 + ROWS)
+    rows = [{time: str(moment), "sold": float(number % 7)} for number, moment in enumerate(times)]
     return write_rows(folder / "steps.csv", rows)
 
 

@@ -29,6 +29,7 @@ EXPECTED: dict[str, tuple[files.Writer, set[str]]] = {
         {"data=table", "data.columns=[width,height]", "data.target=[size]", "data.test_fraction=0.3"},
     ),
     "time series": (files.write_steps, {"data=series_file", "data.time=day"}),
+    "a series of years": (partial(files.write_steps, time="year"), {"data=series_file", "data.time=year"}),
     "translations": (files.write_translations, {"data=translation", "data.source=en", "data.target=de"}),
     "molecules": (files.write_molecules, {"data=molecules", "data.split=null"}),
     "arrays": (files.write_arrays, {"data=arrays", "data.test_fraction=0.3"}),

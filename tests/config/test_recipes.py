@@ -16,6 +16,8 @@ from blockyard.runs.identity import identity
 from blockyard.sweep.plan.planner import make_plan
 
 NEED_CLASSES = ("dataset", "lightning")  # data whose class is the user's own
+SHORT = ("code", "co2", "digits", "table")  # data of the short suite
+FULL = pytest.mark.full
 TYPED = ((), ("tokenizer=bpe",), ("position=none",), ("model=decoder",), ("head=token",), ("objective=regress",))
 
 
@@ -25,7 +27,9 @@ def test_data_alone_lacks_at_most_its_file(name: str, tmp_path: Path, monkeypatc
     assert {issue.key for issue in check(compose([f"data={name}"]), builds=False)} <= {"data"}
 
 
-@pytest.mark.parametrize("name", catalog.choices("data"))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in SHORT else FULL) for name in catalog.choices("data")]
+)
 def test_a_refusal_changes_only_what_was_not_typed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever else was typed with the data, no refusal proposes other data, or another choice of a typed family."""
     monkeypatch.chdir(tmp_path)

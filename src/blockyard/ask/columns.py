@@ -18,6 +18,7 @@ TARGET_NAMES = (
     *("label", "labels", "class", "target", "y", "category", "species", "diagnosis", "outcome", "sentiment"),
     *("rating", "stars", "score", "price", "quality", "survived", "churn"),
 )
+TIME_NAMES = ("year", "month", "week", "day", "date", "hour", "time", "step", "t")  # of a column that counts times
 _TIME = re.compile(r"\d{1,4}[-/.]\d{1,2}([-/.]\d{1,4})?([T ]\d{1,2}:\d{2}.*)?")
 
 
@@ -49,7 +50,9 @@ class Column:
 
     @cached_property
     def times(self) -> bool:
-        """True where every cell is a date, each once."""
+        """True where every cell is a date, each once; and for the years or other units that a column counts by name."""
+        if self.counted and self.name.lower() in TIME_NAMES:
+            return True
         return len(self.distinct) == self.num_rows and all(_TIME.fullmatch(cell.strip()) for cell in self.distinct)
 
     @property

@@ -8,7 +8,8 @@ With r = N / N0, where N0 is the number of parameters of the config without the 
     model.depth        depth0 r^(1/3), so that the width grows as fast as the depth      Kaplan et al. 2020: the shape
     model.heads        one for each 32 channels                                          of a model matters little
     model.dim          solved for N, in multiples of twice the heads
-    parametrization    mup with the config's own width, heads and depth as its base, so that its rate carries over
+    parametrization    mup with width, heads and depth of the config without the dial as its base, so that the
+                       learning rate carries over
     trainer.max_steps  steps0 r, as in Hoffmann et al. 2022 (arXiv 2203.15556); a limit in epochs stays as it is
 
 What is typed stays: with model.dim the depth is solved. A frozen config holds the values and not the dial.
@@ -29,10 +30,12 @@ from blockyard.config import presets
 from blockyard.config.choices import catalog
 from blockyard.config.choices.catalog import MATCH
 from blockyard.config.defaults import default_node
+from blockyard.config.override_grammar import to_override
 from blockyard.config.overrides import OverrideValue
 from blockyard.config.placed_nodes import are_sound
 from blockyard.config.size_matching import Axis, ModelSizes, nearest
 from blockyard.config.tree import Node, get
+from blockyard.config.untrusted.targets import locate
 from blockyard.contracts import Issue
 from blockyard.errors import quoted
 
@@ -57,11 +60,10 @@ class SizedModel:
     settings: Mapping[str, Any]
 
     def described(self) -> list[str]:
-        """Return lines: the parameters, what was set, and the reason for the rate."""
+        """Return lines: the number of parameters, and what was set."""
         share = self.value / self.target - 1
-        lines = [f"{self.value:,} parameters, {share:+.1%} of {self.target:,}".replace("%", " %")]
-        lines.append(", ".join(f"{key}={value}" for key, value in self.settings.items()))
-        return lines
+        reached = f"{self.value:,} parameters, {100 * share:+.1f} % of {self.target:,}"
+        return [reached, ", ".join(to_override(key, value) for key, value in self.settings.items())]
 
 
 def take(values: list[OverrideValue]) -> tuple[list[OverrideValue], OverrideValue | None]:
@@ -111,7 +113,8 @@ def solve(
     if "parametrization" not in typed_families and not any(key.startswith("parametrization.") for key in typed):
         node = default_node("parametrization", "mup")
         node |= {"base_dim": config["model"]["dim"], "base_heads": config["model"]["heads"]}
-        node["base_depth"] = _visits(config)
+        # A block that does not add to its input has no factor of depth; the rate then carries over in width alone.
+        node["base_depth"] = _visits(config) if locate(config["block"]["_target_"]).adds else None
         shaped = shaped | {"parametrization": node}
         choices["parametrization"] = "mup"
         settings["parametrization"] = "mup"
