@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,16 @@ def test_a_preset_keeps_the_task_of_the_recipe() -> None:
     assert not check(composed, builds=False)
     assert (composed.choices["tokenizer"], composed.choices["objective"]) == ("word", "classify")
     assert composed.choices["block"] == "post_norm"
+
+
+def test_a_class_of_a_package_that_is_not_allowed_is_not_imported(tmp_path: Path) -> None:
+    """A recipe asks data for its specification, and so must not reach data that `check` refuses."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mine.yaml").write_text("_target_: antigravity.Data\n")
+    composed = compose(["data=mine"], [str(tmp_path)])
+    assert composed.recipe is None
+    assert any("allowed package" in str(issue) for issue in check(composed, builds=False))
+    assert "antigravity" not in sys.modules
 
 
 def test_the_context_fits_the_texts(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ def check(*overrides: Override, config_dirs: ConfigDirs = ()) -> int:
     classes without rows, splits that are too small. Data that would have to be downloaded, or whose files have more
     than 256 MiB, is left to the run.
 
+    The recipe that was chosen for the data and the values that model.size has set come first, with the reasons.
+
     A valid config is printed as tables: component, choice, parameters and forward FLOPs per sample; parameter groups
     with their learning rate and weight decay; tokens, and the attention kernel to expect; then notes, such as that the
     classes have very different sizes, that texts are cut, or that a warm-up outlasts the run.

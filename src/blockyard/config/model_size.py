@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blockyard.config import presets
+from blockyard.config.build import Components
 from blockyard.config.choices import catalog
 from blockyard.config.choices.catalog import MATCH
 from blockyard.config.defaults import default_node
@@ -53,16 +54,20 @@ class SizedModel:
     """A model that the dial has set.
 
     target: N; value: the parameters that were reached; settings: values by dotted key
+    vocabulary: number of token ids that were counted; one learned from the data counts as large as it may become
     """
 
     target: int
     value: int
     settings: Mapping[str, Any]
+    vocabulary: int | None
 
     def described(self) -> list[str]:
         """Return lines: the number of parameters, and what was set."""
         share = self.value / self.target - 1
         reached = f"{self.value:,} parameters, {100 * share:+.1f} % of {self.target:,}"
+        if self.vocabulary:
+            reached = f"{reached}, counted with a vocabulary of {self.vocabulary:,}"
         return [reached, ", ".join(to_override(key, value) for key, value in self.settings.items())]
 
 
@@ -113,8 +118,9 @@ def solve(
     if "parametrization" not in typed_families and not any(key.startswith("parametrization.") for key in typed):
         node = default_node("parametrization", "mup")
         node |= {"base_dim": config["model"]["dim"], "base_heads": config["model"]["heads"]}
+        adds = getattr(locate(config["block"]["_target_"]), "adds", False)
         # A block that does not add to its input has no factor of depth; the rate then carries over in width alone.
-        node["base_depth"] = _visits(config) if locate(config["block"]["_target_"]).adds else None
+        node["base_depth"] = _visits(config) if adds else None
         shaped = shaped | {"parametrization": node}
         choices["parametrization"] = "mup"
         settings["parametrization"] = "mup"
@@ -123,7 +129,7 @@ def solve(
     settings |= _steps(shaped, target / base, typed)
     config.clear()
     config.update(shaped)
-    return SizedModel(target, value, settings)
+    return SizedModel(target, value, settings, Components(config).tokens().vocabulary)
 
 
 def _parameters(value: Any) -> int | None:

@@ -28,8 +28,10 @@ from blockyard.config.choices import catalog
 from blockyard.config.merge import merge
 from blockyard.config.override_grammar import to_override
 from blockyard.config.overrides import OverrideValue, SortedOverrides
+from blockyard.config.placed_nodes import are_sound, placed_nodes
 from blockyard.config.presets import RECIPE
 from blockyard.config.rules import RULES, Facts
+from blockyard.config.untrusted.targets import allow_of, allowed
 from blockyard.contracts import DataModule, DataSpec, FittingValue, TextTokenizer, Tokenizer
 
 _TARGETS = {
@@ -159,15 +161,18 @@ def _data(ordered: SortedOverrides, folders: tuple[Path, ...]) -> DataModule | N
     groups = [group for group in ordered.groups if group.startswith("data=")]
     values = [value for value in ordered.values if value.key == "allow" or value.key.startswith("data.")]
     facts = _facts(SortedOverrides(groups, values), folders, ["data"])
-    if "data" not in facts.picks:
+    if "data" not in facts.picks or not issubclass(facts["data"].target, DataModule):
         return None
     data: DataModule = facts["data"].target(**facts["data"].options)
     return data
 
 
 def _facts(ordered: SortedOverrides, folders: tuple[Path, ...], families: list[str]) -> Facts:
-    """Return the choices of overrides as rules see them."""
+    """Return the choices of overrides as rules see them; none where a node is not allowed or not valid."""
     config, choices = merge(ordered, folders, [])
+    allow = allow_of(config)
+    if not all(allowed(place.target, allow) for place in placed_nodes(config)) or not are_sound(config):
+        return Facts({})
     return Facts(picks(config, choices, families))
 
 
@@ -203,7 +208,7 @@ def _fitting(
     typed_keys = {value.key for value in ordered.values}
     proposed: list[FittingValue] = []
     for key in ("tokenizer", "source_tokenizer"):
-        if key not in facts.picks:
+        if key not in facts.picks or not issubclass(facts[key].target, Tokenizer):
             continue
         tokenizer: Tokenizer = facts[key].target(**facts[key].options)
         read = data.spec if key == "tokenizer" else data.spec.source
