@@ -148,7 +148,7 @@ def test_no_text_of_the_scripts_goes_over_several_lines() -> None:
 
 def test_it_is_small(full):
     empty = comparison(arms=1, seeds=1, points=2)
-    assert len(render(empty).encode()) < 150_000
+    assert len(render(empty).encode()) < 155_000
     assert len(render(comparison(arms=100, seeds=5, points=200)).encode()) < 6_000_000
 
 

@@ -37,7 +37,8 @@ STYLES = ("style", "tables", "samples", "charts")
 SCRIPTS = (
     "dom", "format", "state", "address", "palette", "scale", "export", "chart", "legend", "baselines", "verdict",
     "table", "detail", "series", "curves", "scatter", "ladder", "pairs", "evidence", "effects", "tuning", "cells",
-    "attention", "predictions", "classes", "values", "samples", "written", "provenance", "live", "theme", "main",
+    "attention", "layers", "predictions", "classes", "values", "samples", "written", "provenance", "live", "theme",
+    "main",
 )  # fmt: skip
 
 
