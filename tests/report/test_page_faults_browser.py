@@ -328,3 +328,23 @@ def test_a_claim_without_an_expectation_is_not_judged(opened: Opened) -> None:
     assert "Not judged" in badge.inner_text()
     assert "expect: pre_norm > post_norm" in badge.inner_text()
     assert opened(result | {"claim": None}).locator("#answer .expect").count() == 0
+
+
+def test_statistics_of_layers_are_a_map_of_layers_and_steps(opened: Opened) -> None:
+    result = comparison(arms=2, seeds=2, points=4)
+    for number, curve in enumerate(result["curves"]):
+        for layer in ("0", "1", "10"):
+            curve["metrics"][f"train/dead_units.{layer}"] = [0.25 * number, None, 0.5, 1.0]
+    page = opened(result, hash="#layers")
+    scroll(page)
+    maps = page.locator("#layers canvas")
+    assert maps.count() == 2
+    assert maps.first.get_attribute("aria-label").startswith("dead_units of ")
+    assert "3 layers by 3 steps" in maps.first.get_attribute("aria-label")
+    maps.first.scroll_into_view_if_needed()
+    resting_box(page, "#layers tr:first-child canvas")
+    maps.first.hover(position={"x": 3, "y": 50})
+    text = str(page.locator("#tip").inner_text())
+    assert text.startswith("layer 10, step ")
+    assert "0.125" in text  # the mean of 0 and 0.25
+    assert opened(comparison(arms=2, seeds=2)).locator("#layers").count() == 0

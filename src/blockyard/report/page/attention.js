@@ -22,8 +22,8 @@ function drawAttention(body) {
 /** The largest number of a map, which has more numbers than a call takes arguments. */
 const largestOf = (rows) => rows.reduce((most, row) => row.reduce((sofar, value) => (known(value) && value > sofar ? value : sofar), most), 0);
 
-/** The scale of the shades, from no attention to the largest weight of any map. */
-const shades = (top) => h("p", { class: "keys" }, "0", h("span", { class: "shades", style: { background:
+/** The scale of the shades, from no attention, or another least value, to the largest one of any map. */
+const shades = (top, low = 0) => h("p", { class: "keys" }, short(low), h("span", { class: "shades", style: { background:
   `linear-gradient(to right, ${Array.from({ length: 11 }, (_, k) => `rgb(${shade(k / 10).join(" ")})`).join(", ")})` } }), short(top));
 
 /** The image that the run saved, or the map drawn on a canvas. Only images inside the page are shown. */

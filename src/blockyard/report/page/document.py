@@ -39,9 +39,10 @@ STYLES = ("style", "tables", "samples", "charts")
 SCRIPTS = (
     "dom", "format", "state", "address", "palette", "scale", "export", "chart", "legend", "baselines", "verdict",
     "table", "detail", "series", "curves", "scatter", "ladder", "pairs", "evidence", "effects", "parallel", "tuning",
-    "cells", "attention", "predictions", "classes", "values", "samples", "written", "provenance", "live", "theme",
-    "main",
+    "cells", "attention", "layers", "predictions", "classes", "values", "samples", "written", "provenance", "live",
+    "theme", "main",
 )  # fmt: skip
+_OF_LAYER = re.compile(r"train/.+\.\d+")  # the metric of a layer, as callbacks=layer_stats writes it
 
 
 def write(comparison: Mapping[str, Any], path: str | os.PathLike[str]) -> Path:
@@ -59,12 +60,16 @@ def render(
     etag: the ETag of the data, for a page that polls
     folder: of the page's file, from which it links to the folders of runs; None for a page without such links
     """
-    style, script = _style(), _script()
     document = read_document(comparison)
+    scripts = SCRIPTS
+    if live is None and not _has_layers(document):
+        scripts = tuple(name for name in SCRIPTS if name != "layers")
+    style = _style()
+    script = joined_script(scripts)
     title = str(document.title or document.claim or "comparison")
     return Template(read_part("page.html")).substitute(
         title=html.escape(title),
-        policy=html.escape(policy(live=live is not None)),
+        policy=html.escape(content_policy(style, script, live=live is not None)),
         style=style,
         script=script,
         data=encode(thin({**linked(comparison, folder), "home": home_link(folder)})),
@@ -113,9 +118,9 @@ def link(path: str | None, folder: Path | None) -> str | None:
     return f"./{relative}"
 
 
-def policy(*, live: bool = False) -> str:
-    """Return the content security policy of a comparison's page."""
-    return content_policy(_style(), _script(), live=live)
+def live_policy() -> str:
+    """Return the content security policy of a comparison's page that polls for newer data, which has every script."""
+    return content_policy(_style(), joined_script(SCRIPTS), live=True)
 
 
 def content_policy(style: str, script: str, *, live: bool = False) -> str:
@@ -155,6 +160,11 @@ def _without_script(comparison: ComparisonDocument) -> str:
         cells = [f"<td>{html.escape(_text(value))}</td>" for value in (arm.name, arm.n, arm.mean, arm.verdict)]
         rows += f"<tr>{''.join(cells)}"  # HTML needs no end tag here
     return f"{paragraphs}<table>{rows}</table>"
+
+
+def _has_layers(document: ComparisonDocument) -> bool:
+    """Return whether a curve has the metric of a layer."""
+    return any(_OF_LAYER.fullmatch(name) for curve in document.curves for name in curve.metrics)
 
 
 def _text(value: Any) -> str:
@@ -215,10 +225,6 @@ def _squeezed(script: str) -> str:
 
 def _style() -> str:
     return joined_style(STYLES)
-
-
-def _script() -> str:
-    return joined_script(SCRIPTS)
 
 
 def _hash(text: str) -> str:

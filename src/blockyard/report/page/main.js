@@ -5,6 +5,7 @@ const SECTIONS = [
   { id: "table", name: "Arms", heading: "Arms", draw: drawTable, here: () => data.arms.length },
   { id: "evidence", name: "Evidence", heading: "Evidence over seeds", draw: drawEvidence, chart: true, here: () => data.evidence },
   { id: "curves", name: "Curves", heading: "Learning curves", draw: drawCurves, chart: true, here: () => data.curves.length && state.metric },
+  { id: "layers", name: "Layers", heading: "Layers while training", draw: (body) => drawLayers(body), chart: true, here: () => typeof layerStatistics === "function" && layerStatistics().size },
   { id: "ladder", name: "Ladder", heading: "Ladder of sizes", draw: drawLadder, here: () => data.ladder || data.decisions?.length },
   { id: "cost", name: "Cost", heading: "Quality against cost", draw: drawScatter, chart: true, here: () => state.cost },
   { id: "pairs", name: "Seeds", heading: "Results by seed", draw: drawPairs, chart: true, here: () => data.arms.some((arm) => known(arm.mean)) },
@@ -19,7 +20,7 @@ const SECTIONS = [
 ];
 
 // On a phone these sections show their heading only, until it is pressed: a page of all of them is twenty screens long.
-const FOLDED = new Set(["evidence", "ladder", "pairs", "effects", "tuning", "cells", "attention", "predictions", "samples", "written", "provenance"]);
+const FOLDED = new Set(["evidence", "layers", "ladder", "pairs", "effects", "tuning", "cells", "attention", "predictions", "samples", "written", "provenance"]);
 const PHONE = matchMedia("(max-width: 640px)");
 
 /** Whether a section shows its heading only. */

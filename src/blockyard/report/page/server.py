@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from blockyard.errors import UserError
-from blockyard.report.page.document import policy
+from blockyard.report.page.document import live_policy
 from blockyard.report.page.watch import DATA_PATH, WatchedComparison
 
 PORT = 8321
@@ -139,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 HEADERS = {
-    "Content-Security-Policy": f"{policy(live=True)}; frame-ancestors 'none'",
+    "Content-Security-Policy": f"{live_policy()}; frame-ancestors 'none'",
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
