@@ -44,7 +44,7 @@ def write_steps(folder: Path) -> Path:
 
 def write_translations(folder: Path) -> Path:
     """Write pairs.tsv, texts in two languages."""
-    rows = [{"en": f"this is the sentence {n}", "de": f"dies ist der Satz {n}", "origin": "book"} for n in range(ROWS)]
+    rows = [{"en": f"this is the sentence {n}", "de": f"das war der Satz {n}", "origin": "book"} for n in range(ROWS)]
     return write_rows(folder / "pairs.tsv", rows)
 
 

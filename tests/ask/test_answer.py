@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from blockyard.ask import answer, draft
-from blockyard.ask.measure import Measurement, Prepared
+from blockyard.ask.measure import Beside, Measurement, Prepared
 from blockyard.ask.subject import Setting
 from blockyard.cli import main
 from blockyard.engine.data_reader import DataReader
@@ -30,12 +30,21 @@ def _fixed_noise(prepared: Prepared, run: MeasuredRun, *_: Any) -> Measurement:
         config=prepared.config,
         splits=prepared.splits,
         parallel=2,
-        slower=dict.fromkeys(names, 1.5),
+        beside=dict.fromkeys(names, Beside(1.5, 2.0)),
         steps=20,
         scores={name: [0.6 + 0.05 * number, 0.64 + 0.05 * number] for number, name in enumerate(names)},
         baselines={"majority": 0.5, "tf_idf": 0.97},
         seconds=1.0,
     )
+
+
+def test_the_time_beside_others_is_that_of_the_short_run() -> None:
+    """A run of the same steps takes as long again; a longer one more by the time of its steps."""
+    alone = RUN.start + 20 * RUN.step
+    beside = Beside.of(0.12, 9.0, RUN, alone)
+    assert beside.slower * alone + beside.more == pytest.approx(9.0)
+    longer = alone + 30 * RUN.step
+    assert beside.slower * longer + beside.more == pytest.approx(9.0 + 30 * 0.12)
 
 
 @pytest.fixture
@@ -67,7 +76,8 @@ def test_every_choice_has_its_reason(fixed: Path, capsys: pytest.CaptureFixture[
     assert "tf_idf 0.97, majority 0.5; the arms after 20 steps: rope 0.62, learned 0.67" in printed
     assert "init.from=hf:NAME" in re.sub(r"\s+", " ", printed)
     assert "texts.yaml; blockyard sweep texts.yaml runs it" in printed
-    assert "if learned stays better by 0.05, 8 seeds do not decide" in re.sub(r"\s+", " ", printed)
+    most = content["seeds"]["most"]
+    assert f"if learned stays better by 0.05, {most} seeds do not decide" in re.sub(r"\s+", " ", printed)
 
 
 def test_a_plan_accepts_the_file(fixed: Path) -> None:

@@ -29,7 +29,7 @@ def _existing(folder: Path) -> Path:
 
 
 # The file, further arguments, parts of the message.
-REFUSED = {
+REFUSED: dict[str, tuple[files.Writer, list[str], list[str]]] = {
     "no file": (_no_file, [], ["nothing.csv does not exist"]),
     "empty": (partial(_with_bytes, name="a.csv", content=b""), [], ["a.csv is empty"]),
     "unknown format": (partial(_with_bytes, name="a.bin", content=b"\0\1"), [], ["a.bin", ".parquet", ".npz"]),
@@ -50,7 +50,7 @@ REFUSED = {
     ),
     "ten rows": (partial(files.write_texts, count=10), [], ["has 10 rows", "60 rows or more"]),
     "one arm": (files.write_texts, ["arms=rope"], ["two arms or more", "arms=rope,learned"]),
-    "an unknown arm": (files.write_texts, ["arms=rope,lerned"], ["lerned", "did you mean learned?"]),
+    "an unknown arm": (files.write_texts, ["arms=rope,leaned"], ["leaned", "did you mean learned?"]),
     "an arm by another name": (files.write_texts, ["arms=rotary,learned"], ["did you mean position=rope?"]),
     "arms of two families": (files.write_texts, ["arms=rope,mlp"], ["different families", "FAMILY=CHOICE"]),
     "ambiguous arms": (files.write_texts, ["arms=conv,none"], ["position", "token_mixer", "say of which"]),

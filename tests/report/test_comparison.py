@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 from dataclasses import replace
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from blockyard.engine.callbacks import attention_maps as callback
 from blockyard.report.arms import attention_maps, fairness, pictures
@@ -21,6 +23,7 @@ from blockyard.report.load.arms import ArmRuns, RunConfig, arm_names
 from blockyard.report.load.document import ChangesRow, plain, read_document
 from blockyard.report.load.run_record import read_run
 from blockyard.report.render import columns
+from blockyard.report.render.terminal import show
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.report.report_runs import ARMS, config, grid, many, run, sweep, write
 
@@ -321,3 +324,49 @@ def test_a_saved_comparison_is_read_as_it_was_written(tmp_path: Path) -> None:
         read_document(data | {"arms": "none"})
     with pytest.raises(ValueError, match="expected a mapping"):
         read_document(data | {"expect": []})
+
+
+# -- many arms -----------------------------------------------------------------------------------------
+
+
+def test_the_answer_counts_many_arms_and_names_the_furthest(tmp_path: Path) -> None:
+    """Five arms are better than the first one beyond the noise, the last of them by the most."""
+    rates = {f"lr_{number}": [f"optimizer.lr={0.001 * (number + 1)}"] for number in range(10)}
+    values: dict[str, dict[int, float | str]] = {}
+    for number, arm in enumerate(rates):
+        shift = max(0.0, 0.01 * (number - 3))
+        values[arm] = {seed: 0.8 + shift + 0.001 * ((seed * (number + 2)) % 5) for seed in range(5)}
+    answer = compare(sweep(tmp_path, rates, values), changes=False).answer
+    assert answer.startswith("On test/accuracy against lr_0: 5 arms are better, most of all lr_9 (+0.06)")
+    assert "; no difference is shown for 4 arms." in answer
+
+
+def test_many_diverged_arms_are_counted(tmp_path: Path) -> None:
+    rates = {f"lr_{number}": [f"optimizer.lr={0.001 * (number + 1)}"] for number in range(6)}
+    values: dict[str, dict[int, float | str]] = {arm: {0: 0.9, 1: 0.91, 2: "diverged"} for arm in rates}
+    answer = compare(sweep(tmp_path, rates, values), changes=False).answer
+    assert "6 runs of 6 arms ended with a loss that is not finite, so the arms are compared by order" in answer
+
+
+def test_warnings_of_one_kind_are_one_line_on_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"{arm}: 1 of 4 cells failed (step {step})" for step, arm in enumerate((*ARMS, "post", "pre"), start=40)]
+    result = replace(compare(_sweep(tmp_path), changes=False), warnings=[*lines, "the load differed (0.5 to 2.0)"])
+    assert columns.warning_groups(result) == [lines, ["the load differed (0.5 to 2.0)"]]
+    show(result)
+    printed = capsys.readouterr().out
+    assert "post: 1 of 4 cells failed (step 40) (and 4 more like this, see --html)" in printed
+    assert "step 41" not in printed
+    assert "the load differed (0.5 to 2.0)" in printed
+
+
+def test_names_are_whole_on_a_terminal_where_intervals_and_ratios_break(tmp_path: Path) -> None:
+    long = {f"{arm}_with_a_longer_name": overrides for arm, overrides in ARMS.items()}
+    values = {f"{arm}_with_a_longer_name": of_arm for arm, of_arm in VALUES.items()}
+    faster = {"pre_with_a_longer_name": {"step_seconds": 0.01, "seconds": 1.5}}
+    result = compare(sweep(tmp_path, long, values, summaries=faster), changes=False)
+    printed = io.StringIO()
+    show(result, Console(width=100, force_terminal=True, color_system=None, file=printed))
+    lines = printed.getvalue().splitlines()
+    assert sum(line.startswith("pre_with_a_longer_name ") for line in lines) == 2  # of quality and of cost
+    assert max(map(len, lines)) <= 100
+    assert any(line.split() == ["(0.50x)", "(0.50x)"] for line in lines)

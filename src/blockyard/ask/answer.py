@@ -11,6 +11,7 @@ from pathlib import Path
 from blockyard.ask.arms import default_arms, read_arms
 from blockyard.ask.choose import Length, choose_length, refuse_blind, resolution
 from blockyard.ask.draft import Draft, Seeds
+from blockyard.ask.look import look
 from blockyard.ask.measure import (
     Measurement,
     Prepared,
@@ -25,7 +26,7 @@ from blockyard.ask.measure import (
 )
 from blockyard.ask.recipe import recipe_settings
 from blockyard.ask.sentences import Findings, folded
-from blockyard.ask.subject import Setting, Subject, look
+from blockyard.ask.subject import Setting, Subject
 from blockyard.atomic_files import write_text
 from blockyard.config.compose import compose
 from blockyard.config.run_length import LENGTHS

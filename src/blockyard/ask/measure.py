@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -33,6 +32,7 @@ FEWEST_STEPS = 20
 SEEDS = 2
 RATE_STEPS = 100
 RATE_FACTOR = 300.0  # the range test goes from the rate of the config over this factor to the rate times it
+VALIDATION_BATCHES = 4  # of the short runs, whose scores are those on test
 TOO_NEAR = 3.0  # times the learning rate, at which a range test must not diverge
 FAR = 10.0  # the same, of the rate that is chosen in its place
 BESIDE = 1.5  # about how much longer a step takes beside other runs, before it is measured
@@ -58,11 +58,25 @@ class Prepared:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """The time of a run beside others. slower: times that of a run that is alone; more: seconds of its start and end"""
+
+    slower: float
+    more: float
+
+    @classmethod
+    def of(cls, step_seconds: float, seconds: float, run: MeasuredRun, alone: float) -> Beside:
+        """Return the time by a run that took so many seconds; alone: those that its parts take where it is alone."""
+        slower = max(1.0, step_seconds / run.step)
+        return cls(slower, max(0.0, seconds - slower * alone))
+
+
+@dataclass(frozen=True)
 class Measurement:
     """The measured costs and noise of a question.
 
     run: parts of the time of a run that is alone
-    slower: by arm, how many times as long a run takes beside as many others as run in parallel
+    beside: by arm, what a run takes beside as many others as run in parallel
     steps: of each short run
     scores: of the short runs on test, by arm
     baselines: value of the metric of each simple baseline
@@ -74,7 +88,7 @@ class Measurement:
     config: Node
     splits: Splits
     parallel: int
-    slower: Mapping[str, float]
+    beside: Mapping[str, Beside]
     steps: int
     scores: Mapping[str, Sequence[float]]
     baselines: Mapping[str, float]
@@ -83,7 +97,7 @@ class Measurement:
     def seconds_of(self, steps: int) -> list[float]:
         """Return the seconds of a run of each arm with so many steps."""
         alone = replace(self.run, total=steps).seconds(self.config, self.splits)
-        return [factor * alone for factor in self.slower.values()]
+        return [beside.slower * alone + beside.more for beside in self.beside.values()]
 
 
 def prepare(draft: Draft, folder: Path, config_dirs: Sequence[str], reader: DataReader) -> Prepared:
@@ -191,7 +205,8 @@ def measure_noise(
     parallel = min(executor.parallel or 1, num_runs)
     seconds = max(LEAST_SECONDS, SHARE * hours * 3600) / math.ceil(num_runs / parallel)
     steps = min(run.total, max(FEWEST_STEPS, int(seconds / (BESIDE * run.step))))
-    short = [Setting("trainer.max_steps", steps), Setting("trainer.eval_every", steps), Setting("logger", "none")]
+    short = [Setting("logger", "none"), Setting("trainer.max_steps", steps), Setting("trainer.eval_every", steps)]
+    short.append(Setting("trainer.limit_val", VALIDATION_BATCHES))
     plan = _plan(prepared.draft.with_settings(short), folder, config_dirs, prepared.reader)
     done = 0
 
@@ -207,7 +222,7 @@ def measure_noise(
         raise KeyboardInterrupt
     metric = plan.facts["metric"]["name"]
     scores: dict[str, list[float]] = {}
-    slower: dict[str, list[float]] = {}
+    costs: dict[str, list[Beside]] = {}
     baselines: dict[str, float] = {}
     for cell in plan.cells:
         variant = plan.variants[cell.variant]
@@ -216,8 +231,9 @@ def measure_noise(
         if state.state != "done" or not math.isfinite(value):
             raise UserError(f"a short run of the arm {variant.arm} failed: {state.reason or f'{metric} is not finite'}")
         scores.setdefault(variant.arm, []).append(value)
-        expected = replace(run, total=steps).seconds(variant.config, prepared.splits)
-        slower.setdefault(variant.arm, []).append((state.seconds or expected) / expected)
+        alone = replace(run, total=steps).seconds(variant.config, prepared.splits)
+        step_seconds = state.metrics.get("step_seconds", run.step)
+        costs.setdefault(variant.arm, []).append(Beside.of(step_seconds, state.seconds or alone, run, alone))
         baselines |= baseline_values(plan.path(cell), metric)
     return Measurement(
         metric=metric,
@@ -226,7 +242,7 @@ def measure_noise(
         config=prepared.config,
         splits=prepared.splits,
         parallel=executor.parallel or 1,
-        slower={arm: max(1.0, statistics.fmean(factors)) for arm, factors in slower.items()},
+        beside={arm: max(times, key=lambda cost: cost.slower) for arm, times in costs.items()},
         steps=steps,
         scores=scores,
         baselines=baselines,

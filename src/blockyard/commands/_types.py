@@ -122,6 +122,8 @@ def overrides_of(families: Sequence[str], typed: str, *, options: bool = True) -
     family, dot, _ = typed.partition(".")
     if dot and family in families and options:
         keys = {key for choice in catalog.choices(family).values() for key in choice.options}
+        if family == "model":
+            keys.add("size")  # the dial, which is solved and no option of any choice
         return sorted(f"{family}.{key}=" for key in keys)
     return [*(f"{name}=" for name in families), *(f"{catalog.MATCH}.{name}=" for name in catalog.MATCH_OPTIONS)]
 

@@ -45,6 +45,10 @@ def check(*overrides: Override, config_dirs: ConfigDirs = ()) -> int:
     if composed.recipe:
         for line in composed.recipe.described():
             sys.stdout.write(f"{'recipe':<12}{line}\n")
+    if composed.sized:
+        for line in composed.sized.described():
+            sys.stdout.write(f"{'size':<12}{line}\n")
+    if composed.recipe or composed.sized:
         sys.stdout.write("\n")
     print_card(composed.config, composed.choices)
     for note in facts.notes:

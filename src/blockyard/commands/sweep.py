@@ -63,6 +63,8 @@ class SweepOptions:
         until_decided: one seed after another, until every comparison is decided; --seeds is then the most (20)
         confirm: ask an answered question again on fresh seeds, as a sweep of its own, NAME-confirm; the answer says
             whether it confirms the first
+        on_end: program with arguments, run without a shell at the end, also after a failure: it reads the answer as
+            JSON on its standard input, and has a minute
         executor: local (default), ray or slurm
         workers: cells that run in parallel
         seeds: N seeds from the file's first one on, usually 0; finished cells are kept, so that more seeds add cells
@@ -77,6 +79,7 @@ class SweepOptions:
     no_compare: Flag[bool] = False
     until_decided: Flag[bool] = False
     confirm: Flag[bool] = False
+    on_end: Flag[Annotated[str, Value("COMMAND")]] | None = None
     executor: Flag[Executors] | None = None
     workers: Flag[Annotated[int, Ge(1)]] | None = None
     seeds: Flag[Annotated[int, Ge(1)]] | None = None
@@ -181,6 +184,7 @@ def sweep(
         blockyard sweep quickstart --workers 2 --seeds 10
         blockyard sweep sweeps/norm_placement.yaml trainer.max_epochs=5 outputs=short
     """
+    from blockyard.report.on_end import arguments_of, run_on_end
     from blockyard.sweep.spec.locate import find_sweep
 
     elsewhere = options.elsewhere
@@ -197,6 +201,11 @@ def sweep(
         return run_cell(path, list(overrides), outputs=outputs, config_dirs=folders, command=line)
     if options.confirm and options.to_wandb:
         raise UserError("--confirm: W&B's agents write no answer that could confirm one; leave out --to-wandb")
+    at_end = None
+    if options.on_end is not None:
+        at_end = arguments_of(options.on_end)
+        if options.to_wandb:
+            raise UserError("--on-end: --to-wandb runs nothing that could end; leave one of them out")
     first = _first_answer(path, outputs) if options.confirm else None
     with suppress(NeedsTorchError):  # only PyTorch counts GPUs; many a plan is refused, or shown, without the number
         options.build_executor()  # its options are checked before anything is read
@@ -251,6 +260,8 @@ def sweep(
     code = _work(plan, options, announced)
     if code == 0:  # a sweep that stopped or failed did less than was announced
         say_time(plan, announced, time.monotonic() - start, _say)
+    if at_end is not None:
+        run_on_end(at_end, plan.folder, code, _say)
     return code
 
 

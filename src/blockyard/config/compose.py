@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from blockyard.config import layer_kinds, presets, recipes, recorded_facts, size_matching, user_folders
+from blockyard.config import layer_kinds, model_size, presets, recipes, recorded_facts, size_matching, user_folders
 from blockyard.config.defaults import complete, leave_out_defaults
 from blockyard.config.merge import Choices, merge
-from blockyard.config.overrides import SortedOverrides, sort_overrides
+from blockyard.config.overrides import OverrideValue, SortedOverrides, sort_overrides
 from blockyard.config.tree import Node
 from blockyard.contracts import Issue
 from blockyard.errors import near
@@ -30,6 +30,7 @@ class Composed:
     typed_values: the values of the command line by their keys, as they were typed
     typed_families: families with a choice on the command line, not in an experiment, a preset or a recipe
     recipe: the recipe for the data, if there is one
+    sized: the size that model.size has set, if any
     """
 
     config: Node
@@ -40,6 +41,7 @@ class Composed:
     typed_values: dict[str, str] = field(default_factory=dict)
     typed_families: frozenset[str] = frozenset()
     recipe: recipes.ChosenRecipe | None = None
+    sized: model_size.SizedModel | None = None
 
 
 def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multirun: bool = False) -> Composed:
@@ -55,6 +57,7 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
     issues: list[Issue] = []
     typed = sort_overrides(overrides, folders, issues, multirun)
     typed.values, of_kinds = layer_kinds.split(typed.values)
+    typed.values, dial = model_size.take(typed.values)
     recipe = recipes.choose(typed, folders)
     ordered = typed if recipe is None else recipes.with_recipe(typed, recipe)
     config, choices = merge(ordered, folders, issues)
@@ -68,7 +71,7 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
         return kind
 
     layer_kinds.expand(config, of_kinds, ordered, folders, issues, compose_kind)
-    composed = _completed(config, choices, typed, folders, issues)
+    composed = _completed(config, choices, typed, folders, issues, dial)
     composed.recipe = recipe
     return composed
 
@@ -88,7 +91,12 @@ def of_application(config: Node, choices: Choices) -> Composed:
 
 
 def _completed(
-    config: Node, choices: Choices, typed: SortedOverrides, folders: tuple[Path, ...], issues: list[Issue]
+    config: Node,
+    choices: Choices,
+    typed: SortedOverrides,
+    folders: tuple[Path, ...],
+    issues: list[Issue],
+    dial: OverrideValue | None = None,
 ) -> Composed:
     """Return the config with everything that a frozen one holds: defaults, hashes of files, a name, the solved size."""
     _delete_callbacks(config, typed.deleted, issues)
@@ -98,9 +106,10 @@ def _completed(
     if config.get("name") is None:
         config["name"] = _default_name(choices)
     typed_values = {value.key: value.text for value in typed.values}
-    matched = size_matching.solve(config, typed_values, issues)
     families = frozenset(group.partition("=")[0] for group in typed.groups)
-    return Composed(config, choices, folders, issues, matched, typed_values, families)
+    sized = model_size.solve(config, choices, dial, typed_values, families, issues)
+    matched = size_matching.solve(config, typed_values, issues)
+    return Composed(config, choices, folders, issues, matched, typed_values, families, sized=sized)
 
 
 def _delete_callbacks(config: Node, keys: Sequence[str], issues: list[Issue]) -> None:

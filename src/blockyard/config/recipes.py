@@ -16,7 +16,7 @@ stay, and with an experiment there is no recipe. `recipe=NAME` takes one in any 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -76,10 +76,15 @@ def choose(ordered: SortedOverrides, folders: tuple[Path, ...]) -> ChosenRecipe 
         return None
     if name is None and (ordered.without_recipe or "data" not in typed):
         return None
-    data = _data(ordered, folders)
-    if data is None:
-        return None
     try:
+        data = _data(ordered, folders)
+        if data is None:
+            return None
+        contents = _not_typed(data.fitting_contents(), ordered)
+        if contents:
+            ordered = _with_values(ordered, contents)
+            data = _data(ordered, folders)
+            assert data is not None
         spec = data.spec
     except Exception:  # a file that cannot be used, of which `check` says so; a class of the user's own
         return None
@@ -93,7 +98,7 @@ def choose(ordered: SortedOverrides, folders: tuple[Path, ...]) -> ChosenRecipe 
         chosen = {family: choice for family, choice in chosen.items() if family in presets.TASK}
     chosen = {family: choice for family, choice in chosen.items() if family not in typed}
     recipe = ChosenRecipe(name, f"data={typed.get('data')} {_contents(spec)}", automatic, chosen)
-    return replace(recipe, fitting=_fitting(recipe, data, ordered, folders))
+    return replace(recipe, fitting=(*contents, *_fitting(recipe, data, ordered, folders)))
 
 
 def with_recipe(ordered: SortedOverrides, recipe: ChosenRecipe) -> SortedOverrides:
@@ -101,8 +106,19 @@ def with_recipe(ordered: SortedOverrides, recipe: ChosenRecipe) -> SortedOverrid
     groups = ordered.groups
     if recipe.automatic:
         groups = [*groups, f"{RECIPE}={recipe.name}"]
-    fitting = [OverrideValue(value.key, str(value.value), value.value) for value in recipe.fitting]
-    return replace(ordered, groups=groups, values=[*fitting, *ordered.values])
+    return _with_values(replace(ordered, groups=groups), recipe.fitting)
+
+
+def _with_values(ordered: SortedOverrides, fitting: Iterable[FittingValue]) -> SortedOverrides:
+    """Return the overrides with values in front of the typed ones, which take precedence."""
+    values = [OverrideValue(value.key, str(value.value), value.value) for value in fitting]
+    return replace(ordered, values=[*values, *ordered.values])
+
+
+def _not_typed(proposed: Iterable[FittingValue], ordered: SortedOverrides) -> tuple[FittingValue, ...]:
+    """Return the values of options that nobody typed."""
+    typed_keys = {value.key for value in ordered.values}
+    return tuple(value for value in proposed if value.key not in typed_keys)
 
 
 def name_for(spec: DataSpec) -> str:
@@ -139,16 +155,13 @@ def _contents(spec: DataSpec) -> str:
 
 
 def _data(ordered: SortedOverrides, folders: tuple[Path, ...]) -> DataModule | None:
-    """Return the data of a command line; None where it cannot be built, of which `check` reports the reason."""
+    """Return the data of a command line; None where a rule of its options refuses them."""
     groups = [group for group in ordered.groups if group.startswith("data=")]
     values = [value for value in ordered.values if value.key == "allow" or value.key.startswith("data.")]
     facts = _facts(SortedOverrides(groups, values), folders, ["data"])
     if "data" not in facts.picks:
         return None
-    try:
-        data: DataModule = facts["data"].target(**facts["data"].options)
-    except Exception:
-        return None
+    data: DataModule = facts["data"].target(**facts["data"].options)
     return data
 
 
@@ -203,4 +216,4 @@ def _fitting(
     length = lengths.get("tokenizer", len)
     with suppress(ValueError):  # of a file that cannot be used, of which `check` says so
         proposed += data.fitting(length, lengths.get("source_tokenizer", length))
-    return tuple(value for value in proposed if value.key not in typed_keys)
+    return _not_typed(proposed, ordered)

@@ -54,6 +54,13 @@ class DataModule(ABC):
         """Return the limits of this data, a sentence each. Printed as a run starts, and recorded with it."""
         return ()
 
+    def fitting_contents(self) -> list[FittingValue]:
+        """Return values of options that decide what is read of the files, for a recipe; none by default.
+
+        `spec` may raise an error without them, such as for a table of numbers without a column of texts.
+        """
+        return []
+
     def fitting(self, length: Callable[[str], int], source_length: Callable[[str], int]) -> list[FittingValue]:
         """Return values of options that fit the files, for a recipe, as far as they are cheap to find; none by default.
 

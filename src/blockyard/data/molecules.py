@@ -24,13 +24,13 @@ from typing import Literal
 
 import torch
 
-from blockyard.contracts import Length, Seed, Splits, Text
+from blockyard.contracts import FittingValue, Length, Seed, Splits, Text
 from blockyard.data.files import molecules
 from blockyard.data.files.class_names import warn_of_names
 from blockyard.data.files.graph import Graph
 from blockyard.data.files.molecules import Line, Widths, first_widths, read_lines, refuse_absent, refuse_lines
 from blockyard.data.files.split_names import SPLIT_NAMES, split_number
-from blockyard.data.files.tables import read_table
+from blockyard.data.files.tables import column_names, read_table
 from blockyard.data.splits.graphs import GraphData, GraphParts, graph_key
 from blockyard.data.splits.order import mix
 from blockyard.data.splits.row_splits import log, together, warn_of_duplicates
@@ -86,6 +86,15 @@ class Molecules(GraphData):
             if name is not None and not _file(name).is_file():
                 return f"no file {_file(name).absolute()}; set data.{option}=FILE"
         return molecules.unavailable() if self._is_table else None
+
+    def fitting_contents(self) -> list[FittingValue]:
+        """Return that splits are drawn, where no line of the file names one."""
+        if self.missing() is not None or self.split is None or self.splits is not None:
+            return []
+        path = _file(self.path)
+        if self.split in (column_names(path) if self._is_table else molecules.first_keys(path)):
+            return []
+        return [FittingValue("data.split", None, f"the first molecule has no {self.split}, so splits are drawn")]
 
     def size(self) -> tuple[int, int]:
         """Return the maximum number of nodes, and the columns of a node in the first line."""

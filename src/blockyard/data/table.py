@@ -66,7 +66,7 @@ from blockyard.data.splits.fitting import equally_spaced_rows, fitting_context
 from blockyard.data.splits.loaded import LoadedData, forget, read_once
 from blockyard.data.splits.row_splits import split_rows, together, warn_of_duplicates
 from blockyard.data.splits.split import Fraction, Sliced, check_fractions, with_labels, with_values
-from blockyard.errors import UserError
+from blockyard.errors import SHOWN, UserError
 
 log = logging.getLogger("blockyard")
 MOST_CLASSES = 1000
@@ -225,6 +225,22 @@ class Table(AugmentOptions, LoadedData):
         if self.target or self.labels or self.kind.writes:
             return ()
         return self._values_of(self.label_column)
+
+    def fitting_contents(self) -> list[FittingValue]:
+        """Return the columns of numbers, for a table without texts and images."""
+        reads_texts = self.text != TEXT or TEXT in self.names or self.pair is not None
+        if not self.files or self.columns or self.image is not None or reads_texts:
+            return []
+        others = {*self.labels, self.label_column, *self.target, self.split, self.group, self.slices}
+        cells = read_rows(self.files[:1], {f"data.columns={name}": name for name in self.names}, {})
+        columns = []
+        for name in self.names:
+            if name not in others and all(map(_is_number, cells.texts(name, range(min(len(cells), SHOWN))))):
+                columns.append(name)
+        if not columns:
+            return []
+        reason = f"{Path(self.path).name} has no column {TEXT}, and these of numbers"
+        return [FittingValue("data.columns", columns, reason)]
 
     def fitting(self, length: Callable[[str], int], source_length: Callable[[str], int]) -> list[FittingValue]:
         """Return a context that holds most texts of a sample of the rows."""
@@ -445,6 +461,17 @@ def _indices(rows: TableRows, column: str, names: Sequence[str]) -> Tensor:
     """Return the cells of a column as their index in `names`, (rows,) int64."""
     numbers = {name: number for number, name in enumerate(names)}
     return torch.tensor([numbers[_as_text(cell)] for cell in rows.table[column].to_pylist()], dtype=torch.int64)
+
+
+def _is_number(cell: str | None) -> bool:
+    """Return whether a cell is empty or a number."""
+    if cell is None or not cell.strip():
+        return True
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def _as_text(cell: Any) -> str:

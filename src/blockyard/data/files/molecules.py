@@ -143,6 +143,16 @@ def first_widths(path: Path, *, targets: bool = True) -> Widths | None:
     return widths
 
 
+def first_keys(path: Path) -> set[str]:
+    """Return the keys of the first line; none where it cannot be read, which `read_lines` reports."""
+    try:
+        for _, text in _texts(path):
+            return set(json.loads(text))
+    except (UserError, ValueError, TypeError, RecursionError):
+        pass
+    return set()
+
+
 def _check_columns(record: Any, nodes: int) -> None:
     """Raise ValueError for a first atom of another number of columns than the run reads."""
     atoms = record.get("atoms") if isinstance(record, dict) else None

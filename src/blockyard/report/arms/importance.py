@@ -30,7 +30,9 @@ def importance_rows(data: ComparisonInput, means: Mapping[str, float | None]) ->
 
 
 def _of_grid(data: ComparisonInput, means: Mapping[str, float | None]) -> list[ImportanceRow]:
-    """Return the row of a grid in which every arm has a mean; none of other arms."""
+    """Return the row of a grid in which every arm has a mean; none of other arms, and of sizes, whose laws say more."""
+    if (data.question or {}).get("ladder"):
+        return []
     measured = {arm: mean for arm, mean in means.items() if mean is not None}
     if len(measured) < len(means):
         return []

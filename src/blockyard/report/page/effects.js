@@ -47,9 +47,10 @@ function drawEffects(body) {
       sorted.map((one) => [one.factor, word(one.level), word(one.reference), change(one.effect, digits), interval(one.interval, digits) || NONE,
         chance(one.p), chance(one.holm_p)]), [3, 4, 5, 6]);
     if (main.length) body.append(h("h3", {}, "Effects"), main.length > 8 ? disclosure("effects", plural(main.length, "level"), table) : table());
-    if (interactions.length) {
+    const tested = interactions.filter(({ F }) => known(F));
+    if (tested.length) {
       body.append(h("h3", {}, "Interactions"), grid("Tests of the interactions", ["factors", "F", "p", "p (Holm)"],
-        [...interactions].sort((a, b) => (a.holm_p ?? 2) - (b.holm_p ?? 2)).map((one) => [one.factors.join(" × "), short(one.F), chance(one.p), chance(one.holm_p)]), [1, 2, 3]));
+        tested.sort((a, b) => (a.holm_p ?? 2) - (b.holm_p ?? 2)).map((one) => [one.factors.join(" × "), short(one.F), chance(one.p), chance(one.holm_p)]), [1, 2, 3]));
     }
     if (formula) body.append(h("p", { class: "note" }, formula.includes(" ~ ") ? ["Ordinary least squares: ", h("code", {}, formula)] : `Effects: ${formula}.`));
   }

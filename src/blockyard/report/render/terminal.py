@@ -41,6 +41,7 @@ _STYLES = {
 _STYLES |= {FAILED: "red", REFUSED: "magenta", NO_VALUE: "magenta", NOT_DONE: "dim"}
 _MAX_EXPLAINED = 12  # arms; of more, only those that differ or have no result are explained
 _LIKE = 4  # warnings that differ in the arm and in numbers alone, of which one is printed
+_GAP = 2  # columns of a terminal between those of a table
 _NAME_WIDTH = 28  # columns of a terminal for an arm's name
 
 
@@ -85,10 +86,15 @@ def show(data: ComparisonDocument, console: Console | None = None) -> None:
 
 
 def _table(header: list[str], rows: list[list[str]], screen: Console) -> Table:
+    """Return a table. Where it is wider than a terminal, cells break before parentheses and ±, headers at spaces."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    width = sum(max(map(len, column)) + _GAP for column in zip(header, *rows, strict=True))
+    if screen.is_terminal and width > screen.width:
+        header = [name.replace(" ", "\n") for name in header]
+        rows = [[cell.replace(" (", "\n(").replace(" ± ", "\n± ") for cell in row] for row in rows]
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
     for index, name in enumerate(header):
         if index == 0:
             # Names wrap on a terminal; when piped, a row stays on one line.

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blockyard.config import layer_kinds
+from blockyard.config import layer_kinds, model_size
 from blockyard.config.compose import Composed
 from blockyard.config.override_grammar import to_override, to_text
 from blockyard.config.presets import RECIPE
@@ -134,7 +134,7 @@ class _Planner:
     precisions: set[str | int] = field(default_factory=set)
     unread: dict[str, None] = field(default_factory=dict)  # why data was not read, in the order of the configs
     concerned: dict[str, list[str]] = field(default_factory=dict)  # a remark of `check` -> the arms that it concerns
-    recipe_notes: list[str] = field(default_factory=list)  # the recipe that was chosen for the data of the base
+    settled: list[str] = field(default_factory=list)  # what the recipe and the size of the base have set
     _folders: dict[str, str] = field(default_factory=dict)
 
     def refuse_without_building(self, overrides: Sequence[str]) -> None:
@@ -151,6 +151,8 @@ class _Planner:
         if (self.question.keys.matched_size or self.question.keys.ladder) and composed.matched:
             key = "match" if self.question.keys.matched_size else "ladder"
             raise BadQuestionError([f"{key}: the base sets match.{composed.matched['by']} too; remove one of them"])
+        if (self.question.keys.matched_size or self.question.keys.ladder) and composed.sized:
+            raise BadQuestionError(["match: the base sets model.size too; remove one of them"])
         infer_integers(self.question.space, composed.config)
         self._find_metric(composed.config)
 
@@ -173,7 +175,9 @@ class _Planner:
         if composed.recipe and composed.recipe.automatic:
             # For every arm, also for one that names a tokenizer, so that arms differ in nothing else.
             self.base.append(f"{RECIPE}={composed.recipe.name}")
-            self.recipe_notes = [f"{RECIPE}={'; '.join(composed.recipe.described())}"]
+            self.settled = [f"{RECIPE}={'; '.join(composed.recipe.described())}"]
+        if composed.sized:
+            self.settled.append(f"{model_size.KEY}: {'; '.join(composed.sized.described())}")
         return composed
 
     def _find_metric(self, config: Node) -> None:
@@ -269,7 +273,7 @@ class _Planner:
     def notes(self) -> list[str]:
         """Return the notes about the planner's decisions."""
         return [
-            *self.recipe_notes,
+            *self.settled,
             *cell_settings.precision_notes(self.precisions),
             *width_notes(self.matched),
             *rung_notes(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from blockyard.ask import sample as samples
-from blockyard.ask.subject import look
+from blockyard.ask.look import look
 from tests.ask import files
 
 # The writer of a file -> overrides by which it is read, without its path.
