@@ -61,7 +61,7 @@ def render(
     folder: of the page's file, from which it links to the folders of runs; None for a page without such links
     """
     document = read_document(comparison)
-    scripts = SCRIPTS
+    scripts: Sequence[str] = SCRIPTS
     if live is None and not _has_layers(document):
         scripts = tuple(name for name in SCRIPTS if name != "layers")
     style = _style()
