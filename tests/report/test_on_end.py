@@ -10,7 +10,7 @@ import pytest
 
 from blockyard.atomic_files import write_json
 from blockyard.errors import UserError
-from blockyard.report import on_end
+from blockyard.report.home import on_end
 from tests.report.page_data import comparison
 
 KEEP = "import sys, pathlib; pathlib.Path(sys.argv[1]).write_text(sys.stdin.read())"

@@ -184,7 +184,7 @@ def sweep(
         blockyard sweep quickstart --workers 2 --seeds 10
         blockyard sweep sweeps/norm_placement.yaml trainer.max_epochs=5 outputs=short
     """
-    from blockyard.report.on_end import arguments_of, run_on_end
+    from blockyard.report.home.on_end import arguments_of, run_on_end
     from blockyard.sweep.spec.locate import find_sweep
 
     elsewhere = options.elsewhere
