@@ -118,13 +118,8 @@ def test_a_fused_block_is_measured_too_and_stays_fused() -> None:
     live = run_state("block=parallel", "channel_mixer.activation=relu")
     backward(live)
     assert len(statistics(live)) == 2 * len(NAMES)
-<<<<<<< HEAD
-    for layer in (0, 1):
-        assert live.learner.model.get_submodule(f"blocks.{layer}").fused
-=======
     fused = [block.fused for block in iter_blocks(live.learner.model)]
     assert fused == [True, True]
->>>>>>> watch
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in live.learner.model.modules())
 
 
