@@ -67,7 +67,7 @@ def test_every_statistic_by_a_formula_of_its_own(base: tuple[str, ...]) -> None:
     backward(live)
     with torch.no_grad():
         # Three hidden units of the second block read nothing, and relu leaves them at zero.
-        model.get_submodule("blocks.1.channel_mixer.proj_in").weight[:3] = 0.0
+        model.get_parameter("blocks.1.channel_mixer.proj_in.weight")[:3] = 0.0
     captured: dict[str, list[torch.Tensor]] = {}
 
     def keep(name: str, value: torch.Tensor) -> None:
@@ -109,7 +109,7 @@ def test_every_statistic_by_a_formula_of_its_own(base: tuple[str, ...]) -> None:
             entropies.append(float((nats[most > 0] / most[most > 0]).mean()))
         assert values[f"train/attention_logit_max.{layer}"] == pytest.approx(max(largest), rel=1e-4)
         assert values[f"train/attention_entropy.{layer}"] == pytest.approx(sum(entropies) / 2, rel=1e-4)
-    hidden = model.get_submodule("blocks.1.channel_mixer.proj_in").weight.shape[0]
+    hidden = len(model.get_parameter("blocks.1.channel_mixer.proj_in.weight"))
     assert values["train/dead_units.1"] >= 3 / hidden
     assert values["train/dead_units.1"] > values["train/dead_units.0"]
 
@@ -132,7 +132,7 @@ def test_a_fused_block_is_measured_too_and_stays_fused() -> None:
     ],
 )
 def test_a_block_without_a_part_lacks_the_metrics_of_the_part(override: str, lacking: set[str]) -> None:
-    base = TINY
+    base: tuple[str, ...] = TINY
     if override.startswith("token_mixer"):
         base = tuple(argument for argument in TINY if not argument.startswith("token_mixer"))
     live = run_state(override, base=base)
