@@ -74,6 +74,20 @@ def test_a_refusal_imports_no_heavy_library(
         assert part in done.stderr
 
 
+def test_a_library_cannot_be_called_but_while_a_module_is_imported(tmp_path: Path, poisoned: dict[str, str]) -> None:
+    """The result of such a call would be taken for a value: a checkpoint, a number of devices."""
+    code = (
+        "from blockyard.config.untrusted import placeholders\n"
+        "placeholders.install()\n"
+        "import torch, blockyard.token_mixer.attention\n"
+        "try:\n    torch.load('run.ckpt')\n"
+        "except placeholders.NeedsTorchError:\n    print('needed')\n"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=poisoned, cwd=tmp_path)
+    assert done.stdout == "needed\n", done.stderr
+
+
 def test_the_poison_works(tmp_path: Path, poisoned: dict[str, str]) -> None:
     command = [sys.executable, "-m", "blockyard", "check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=poisoned, cwd=tmp_path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -46,6 +48,14 @@ def sound(*overrides: str) -> dict:
     result = composed(*overrides)
     assert not check(result), [str(issue) for issue in check(result)]
     return result.config
+
+
+def test_a_run_is_a_source_in_a_process_of_its_own(digits: RunFolder) -> None:
+    """A process that has not imported PyTorch begins with stand-ins for it, which cannot read a checkpoint."""
+    command = [sys.executable, "-m", "blockyard", "check", *SHORTEST, f"init.from={digits.path}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "tensors taken" in done.stdout
 
 
 def test_a_config_whose_weights_are_drawn_has_no_such_node() -> None:

@@ -20,6 +20,8 @@ LIBRARIES = (
     *("torch", "torchvision", "torchmetrics", "pytorch_lightning", "lightning", "lightning_fabric"),
     *("lightning_utilities", "timm", "transformers", "safetensors", "submitit", "ray", "optuna", "wandb"),
 )
+# Classes are made and asked for their traits in these, and never for a value of PyTorch.
+CONTEXTS = ("torch.device",)
 
 
 class NeedsTorchError(BaseException):
@@ -89,10 +91,15 @@ class _StandIn(metaclass=_StandInType):
 
     # Not `__call__` of the metaclass, whose signature would be the one of every class.
     def __new__(cls, *_arguments: Any, **_keywords: Any) -> Any:
-        """Return an object of a class of the package, and what a function of a library returns."""
-        if "_dotted" in vars(cls):
-            return _Value()
-        return super().__new__(cls)
+        """Return an object of a class of the package; of a library, the result of a call while a module is imported.
+
+        Raises NeedsTorchError for any other call of a library: its result would be used.
+        """
+        if "_dotted" not in vars(cls):
+            return super().__new__(cls)
+        if cls._dotted not in CONTEXTS and not _is_importing():
+            raise NeedsTorchError
+        return _Value()
 
     def __init__(self, *_arguments: Any, **_keywords: Any) -> None:
         pass
@@ -127,6 +134,16 @@ class _Value:
     __lt__ = __le__ = __gt__ = __ge__ = _unknown
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _unknown
     __pow__ = __rpow__ = __matmul__ = __and__ = __or__ = __neg__ = __invert__ = __setitem__ = _unknown
+
+
+def _is_importing() -> bool:
+    """Return whether a module is being executed: the caller is a decorator, a constant or a default of the package."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "importlib._bootstrap":
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 _MADE: dict[str, type] = {}  # one class for each dotted name, however it is reached
