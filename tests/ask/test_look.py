@@ -1,4 +1,4 @@
-"""What a file holds: the data that reads it, its target, and a sample of one that is too large."""
+"""The contents of a file: the data that reads it, its target, and a sample of one that is too large."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `blockyard ask` refuses: one clear message with what would work, exit code 2, and nothing written."""
+"""The refusals of `blockyard ask`: one clear message with what would work, exit code 2, and nothing written."""
 
 from __future__ import annotations
 

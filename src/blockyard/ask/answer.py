@@ -46,7 +46,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Question:
-    """What the user asks.
+    """The question of the user.
 
     file: of the data
     claim: the words of the question, or ""

@@ -25,7 +25,7 @@ NICE = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0)  # first digits of a margin
 
 @dataclass(frozen=True)
 class Length:
-    """How long a sweep takes. steps: of each run; seeds: of each arm, at most; seconds: of all runs, at most"""
+    """The length of a sweep. steps: of each run; seeds: of each arm, at most; seconds: of all runs, at most"""
 
     steps: int
     seeds: int

@@ -1,4 +1,4 @@
-"""What a sweep can and cannot show, in sentences: before it has run, from short runs with two seeds of each arm."""
+"""Say in sentences what a sweep can and cannot show: before it has run, from short runs with two seeds of each arm."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a file holds.
+    """The data in a file, and what is read from it.
 
     summary: one line about it
     settings: by which it is read

@@ -56,9 +56,9 @@ def ask(
     path = local_path(file, "FILE")
     sweep_file = Path(out or _default_out(path))
     line = shlex.join(["blockyard", "ask", *typed])
-    asked = Question(path, question.strip(), arms, overrides, hours, sweep_file, line, config_dirs)
+    typed_question = Question(path, question.strip(), arms, overrides, hours, sweep_file, line, config_dirs)
     with _Progress() as progress:
-        result = answer(asked, progress.show)
+        result = answer(typed_question, progress.show)
     for sentence in result.sentences:
         sys.stdout.write(f"{sentence}\n")
     sys.stdout.flush()

@@ -113,19 +113,20 @@ def _training_end(points: Sequence[tuple[int, float]]) -> _TrainingEnd | None:
     """Return the end of a run by its logged losses, negated; None where they are few or did not improve."""
     last_step = points[-1][0] if points else 0
 
-    def rows(start: float, end: float) -> list[tuple[int, float]]:
+    def evaluations_between(start: float, end: float) -> list[tuple[int, float]]:
         return [(step, value) for step, value in points if start * last_step < step <= end * last_step]
 
-    early = [value for _, value in rows(0.1, 0.3)]
-    before = [value for _, value in rows(1 - 2 * _LAST, 1 - _LAST)]
-    last = [value for _, value in rows(1 - _LAST, 1.0)]
+    early = [value for _, value in evaluations_between(0.1, 0.3)]
+    before = [value for _, value in evaluations_between(1 - 2 * _LAST, 1 - _LAST)]
+    last = [value for _, value in evaluations_between(1 - _LAST, 1.0)]
     if not (early and before and last):
         return None
     whole = statistics.fmean(last) - statistics.fmean(early)
     if whole <= 0:
         return None
     noise = []
-    for (left, a), (step, value), (right, b) in zip(*(rows(0.3, 1.0)[start:] for start in range(3)), strict=False):
+    middle = evaluations_between(0.3, 1.0)
+    for (left, a), (step, value), (right, b) in zip(middle, middle[1:], middle[2:], strict=False):
         weight = (right - step) / (right - left)
         line = weight * a + (1 - weight) * b
         noise.append((value - line) ** 2 / (1 + weight**2 + (1 - weight) ** 2))

@@ -35,7 +35,7 @@ def simple_baselines(arms: Sequence[ArmRuns], metric: str) -> list[BaselineRow]:
             key = (baseline.name, *rounded)
             first.setdefault(key, baseline)
             owners.setdefault(key, []).append(arm)
-    rows = []
+    baseline_rows = []
     for key, baseline in first.items():
         of_all = len(owners[key]) == len(with_any)
         row = BaselineRow(
@@ -46,8 +46,8 @@ def simple_baselines(arms: Sequence[ArmRuns], metric: str) -> list[BaselineRow]:
             note=baseline.note,
             missing=baseline.missing,
         )
-        rows.append(row)
-    return rows
+        baseline_rows.append(row)
+    return baseline_rows
 
 
 @dataclass(frozen=True)

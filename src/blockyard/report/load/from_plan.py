@@ -156,7 +156,7 @@ def _trials(plan: SweepPlan) -> list[SettingRow]:
     if search is None:
         return []
     seed = str(search.get("seed", 0))
-    rows = []
+    setting_rows = []
     for arm, study in (search.get("arms") or {}).items():
         for trial in study.get("trials") or []:
             mean = trial.get("value")
@@ -171,8 +171,8 @@ def _trials(plan: SweepPlan) -> list[SettingRow]:
                 chosen=study.get("chosen") == f"{arm}#{trial.get('number')}",
                 state=trial.get("state"),
             )
-            rows.append(row)
-    return rows
+            setting_rows.append(row)
+    return setting_rows
 
 
 def _arm(plan: SweepPlan, index: int, records: list[LoadedRun], chosen: dict[str, str], standing: Standing) -> ArmRuns:

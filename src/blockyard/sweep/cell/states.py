@@ -171,7 +171,7 @@ class PlannedRun:
 
     submitted: whether this command's executor holds it
     ended: whether it is over for this command, with a result or without
-    rows: of the first and the last row of its log, the time at which it was read and the share of steps done then
+    observations: the time and the share of steps done, when the first and the last row of its log were read
     """
 
     cells: list[Cell]
@@ -183,24 +183,24 @@ class PlannedRun:
     last_look: float = 0.0
     started: float | None = None
     seconds: float | None = None
-    rows: list[tuple[float, float]] = field(default_factory=list)
+    observations: list[tuple[float, float]] = field(default_factory=list)
 
     def observe(self, fraction: float | None) -> None:
         """Note the share of its steps that are done, if it has changed."""
-        if not fraction or (self.rows and fraction <= self.rows[-1][1]):
+        if not fraction or (self.observations and fraction <= self.observations[-1][1]):
             return
-        if not self.rows:
+        if not self.observations:
             # The first run of a process was submitted before its imports, which are no part of its time.
             with contextlib.suppress(ValueError, TypeError):
                 age = datetime.now(UTC) - datetime.fromisoformat(str(read_status(self.path).started))
                 self.started = time.monotonic() - max(0.0, age.total_seconds())
-        self.rows = [*self.rows[:1], (time.monotonic(), fraction)]
+        self.observations = [*self.observations[:1], (time.monotonic(), fraction)]
 
     def expected_seconds(self) -> float | None:
         """Return the seconds of the whole run by its steps so far; None before `_OBSERVED` seconds of them."""
-        if not self.submitted or self.started is None or len(self.rows) < 2:
+        if not self.submitted or self.started is None or len(self.observations) < 2:
             return None
-        (first_time, first_fraction), (last_time, last_fraction) = self.rows
+        (first_time, first_fraction), (last_time, last_fraction) = self.observations
         observed = last_time - first_time
         if observed < _OBSERVED:
             return None
