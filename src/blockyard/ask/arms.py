@@ -10,7 +10,6 @@ from blockyard.errors import UserError, did_you_mean, fold
 
 FORM = "arms=position=rope,position=learned, or choices of one family, arms=rope,learned"
 MOST_ARMS = 20
-_LIST = re.compile(r",(?![^\[({]*[\])}])")  # commas outside of brackets
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 # The claim where no arms are named, by the recipe of the data; the arms are positions.
 _CLAIMS = {
@@ -50,7 +49,7 @@ def read_arms(text: str) -> dict[str, list[str]]:
 
     text: arms with commas between them; several overrides of an arm have spaces between them
     """
-    parts = [part.strip() for part in _LIST.split(text) if part.strip()]
+    parts = [part.strip() for part in _outside_brackets(text) if part.strip()]
     if len(parts) < 2:
         raise UserError(f"arms={text}: a comparison has two arms or more, such as {FORM}")
     if len(parts) > MOST_ARMS:
@@ -82,6 +81,19 @@ def _family_of(names: Sequence[str]) -> str:
         examples = ",".join(f"{families[0]}={name}" for name in names)
         raise UserError(f"arms: {fold(names)} are choices of {fold(families)}; say of which, such as arms={examples}")
     return families[0]
+
+
+def _outside_brackets(text: str) -> list[str]:
+    """Return the parts of a list between the commas outside of brackets."""
+    parts = [""]
+    depth = 0
+    for character in text:
+        depth += (character in "[({") - (character in "])}")
+        if character == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
 
 
 def _hint(name: str, by_family: Mapping[str, Mapping[str, catalog.Choice]]) -> str:

@@ -187,16 +187,16 @@ def _needed(name: str, typed: dict[str, str], ordered: SortedOverrides, folders:
         return False
     if "tokenizer" in of_recipe and "tokenizer" not in typed | of_preset:
         return True  # the general tokenizer reads images alone
-    families = [*CONTRACTS, *SOURCE_CONTRACTS]
-    if not _is_refused(_facts(ordered, folders, families)):
-        return False
     with_it = replace(ordered, groups=[*ordered.groups, f"{RECIPE}={name}"])
-    return not _is_refused(_facts(with_it, folders, families))
+    return _is_refused(ordered, folders) and not _is_refused(with_it, folders)
 
 
-def _is_refused(facts: Facts) -> bool:
-    """Return whether a rule refuses the choices."""
-    return any(refusal(rule, facts) for rule in RULES)
+def _is_refused(ordered: SortedOverrides, folders: tuple[Path, ...]) -> bool:
+    """Return whether a rule refuses the choices. Of options that are no options of theirs, `check` says so."""
+    facts = _facts(ordered, folders, [*CONTRACTS, *SOURCE_CONTRACTS])
+    with suppress(Exception):
+        return any(refusal(rule, facts) for rule in RULES)
+    return False
 
 
 def _fitting(

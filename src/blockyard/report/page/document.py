@@ -33,7 +33,7 @@ _STYLE_SPACES = re.compile(r"(?<!\s)\s*([{};])\s*|(?<=[,:])\s+")
 _END_COMMENTS = re.compile(r"(?<=;) // [^\n\"'`]*$", re.M)
 _INDENTS = re.compile(r"^ +", re.M)
 _LINE_ENDS = re.compile(r"\n(?=\n)|;?\n(?=\})|(?<=[{,])\n")  # where JavaScript ends no statement
-_TOKENS = re.compile(r"""("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')| *([`=<>?:,;{}()\[\]&|!*%]) *""")
+_TOKENS = re.compile(r"""("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|(?:(?<! ) +)?([`=<>?:,;{}()\[\]&|!*%]) *""")
 _TEMPLATE = re.compile(r"(?:[^`\\$]|\\.|\$(?!\{))*(`|\$\{)")  # the text of a template, up to its end or an expression
 STYLES = ("style", "tables", "samples", "charts")
 SCRIPTS = (
@@ -93,8 +93,10 @@ def linked(comparison: Mapping[str, Any], folder: Path | None) -> dict[str, Any]
     document = read_document(comparison)
     over = any(arm.difference and arm.difference.over for arm in document.arms)
     special = over or of_metric(document.metric) is not None
+    content = {**comparison}
+    content.pop("warnings", None)  # the page shows them in their groups
     return {
-        **comparison,
+        **content,
         "cells": cells,
         "column_notes": columns.notes(document) if special else None,
         "warning_groups": columns.warning_groups(document),

@@ -86,14 +86,14 @@ def show(data: ComparisonDocument, console: Console | None = None) -> None:
 
 
 def _table(header: list[str], rows: list[list[str]], screen: Console) -> Table:
-    """Return a table. Where it is wider than a terminal, cells break before parentheses and ±, headers at spaces."""
+    """Return a table. Where it is wider than a terminal, cells break before parentheses, headers at spaces."""
     from rich.table import Table
     from rich.text import Text
 
     width = sum(max(map(len, column)) + _GAP for column in zip(header, *rows, strict=True))
     if screen.is_terminal and width > screen.width:
         header = [name.replace(" ", "\n") for name in header]
-        rows = [[cell.replace(" (", "\n(").replace(" ± ", "\n± ") for cell in row] for row in rows]
+        rows = [[cell.replace(" (", "\n(") for cell in row] for row in rows]
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
     for index, name in enumerate(header):
         if index == 0:
