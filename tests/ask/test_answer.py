@@ -12,7 +12,7 @@ import yaml
 
 from blockyard.ask import answer, draft
 from blockyard.ask.look import look
-from blockyard.ask.measure import Beside, Measurement, Prepared, prepare, rate_setting
+from blockyard.ask.measure import Measurement, Prepared, RunBesideOthers, prepare, rate_setting
 from blockyard.ask.subject import Setting
 from blockyard.cli import main
 from blockyard.engine.data_reader import DataReader
@@ -25,7 +25,7 @@ RUN = MeasuredRun(start=1.0, step=0.05, evaluation=0.1, saving=0.0, total=160, s
 
 def test_arms_of_optimizers_keep_their_own_rates(tmp_path: Path) -> None:
     path = files.write_texts(tmp_path)
-    question = answer.Question(path, "", None, [], 1.0, tmp_path / "x.yaml", "")
+    question = answer.FileQuestion(path, "", None, [], 1.0, tmp_path / "x.yaml", "")
     arms = {"adamw": ["optimizer=adamw"], "muon": ["optimizer=muon"]}
     question_draft = answer.draft_of(question, look(path, {}, tmp_path), arms)
     assert question_draft.varied == {"optimizer"}
@@ -43,7 +43,7 @@ def _fixed_noise(prepared: Prepared, run: MeasuredRun, *_: Any) -> Measurement:
         config=prepared.config,
         splits=prepared.splits,
         parallel=2,
-        beside=dict.fromkeys(names, Beside(1.5, 2.0)),
+        beside=dict.fromkeys(names, RunBesideOthers(1.5, 2.0)),
         steps=20,
         scores={name: [0.6 + 0.05 * number, 0.64 + 0.05 * number] for number, name in enumerate(names)},
         baselines={"majority": 0.5, "tf_idf": 0.97},
@@ -53,7 +53,7 @@ def _fixed_noise(prepared: Prepared, run: MeasuredRun, *_: Any) -> Measurement:
 def test_the_time_beside_others_is_that_of_the_short_run() -> None:
     """A run of the same steps takes as long again; a longer one more by the time of its steps."""
     alone = RUN.start + 20 * RUN.step
-    beside = Beside.of(0.12, 9.0, RUN, alone)
+    beside = RunBesideOthers.of(0.12, 9.0, RUN, alone)
     assert beside.slower * alone + beside.more == pytest.approx(9.0)
     longer = alone + 30 * RUN.step
     assert beside.slower * longer + beside.more == pytest.approx(9.0 + 30 * 0.12)
@@ -152,7 +152,7 @@ def test_the_sample_of_a_large_table_lies_beside_the_file(fixed: Path, monkeypat
     "text", ["yes", "null", "a: b", "a #b", "- a", "é?", "0x1", "plain", "two words, no more", "'"]
 )
 def test_a_scalar_is_read_back(text: str) -> None:
-    question = draft.Draft(text, (Setting("name", "x"),), {"a": ["b=c"], "d": ["e=[1,2]"]})
+    question = draft.SweepDraft(text, (Setting("name", "x"),), {"a": ["b=c"], "d": ["e=[1,2]"]})
     content = yaml.safe_load(question.text())
     assert content["claim"] == text
     assert content["arms"] == {"a": ["b=c"], "d": ["e=[1,2]"]}

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from blockyard.ask.arms import default_arms, read_arms
-from blockyard.ask.choose import Length, choose_length, refuse_blind, resolution
-from blockyard.ask.draft import Draft, Seeds
+from blockyard.ask.choose import SweepLength, choose_length, refuse_blind, resolution
+from blockyard.ask.draft import Seeds, SweepDraft
 from blockyard.ask.look import look
 from blockyard.ask.measure import (
     Measurement,
@@ -26,7 +26,7 @@ from blockyard.ask.measure import (
 )
 from blockyard.ask.recipe import recipe_settings
 from blockyard.ask.sentences import Findings, folded
-from blockyard.ask.subject import Setting, Subject
+from blockyard.ask.subject import FileContents, Setting
 from blockyard.atomic_files import write_text
 from blockyard.config.compose import compose
 from blockyard.config.run_length import LENGTHS
@@ -37,7 +37,7 @@ from blockyard.sweep.execution.step_times import MeasuredRun
 
 
 @dataclass(frozen=True)
-class Answer:
+class WrittenSweep:
     """A sweep file that was written. path: of it; sentences: what it can and cannot show, a line each"""
 
     path: Path
@@ -45,7 +45,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Question:
+class FileQuestion:
     """The question of the user.
 
     file: of the data
@@ -72,7 +72,7 @@ class Question:
         return dict(override.lstrip("+").partition("=")[::2] for override in self.overrides)
 
 
-def answer(question: Question, say: Say) -> Answer:
+def answer(question: FileQuestion, say: Say) -> WrittenSweep:
     """Write the sweep file of a question. Raises UserError, with nothing written, where there is none.
 
     say: shows what is measured now
@@ -110,7 +110,7 @@ def refuse_existing(path: Path) -> None:
         raise UserError(f"out={path}: a sweep file ends in .yaml")
 
 
-def draft_of(question: Question, subject: Subject, arms: Mapping[str, Sequence[str]] | None) -> Draft:
+def draft_of(question: FileQuestion, subject: FileContents, arms: Mapping[str, Sequence[str]] | None) -> SweepDraft:
     """Return the sweep file before anything is measured: by what the data is read, the recipe, and the arms."""
     settings = []
     for setting in subject.settings:
@@ -126,12 +126,12 @@ def draft_of(question: Question, subject: Subject, arms: Mapping[str, Sequence[s
         default_claim, arms = default_arms(recipe, composed.choices)
         claim = claim or default_claim
     claim = claim or f"{' and '.join(arms)} differ on {question.file.name}"
-    draft = Draft(claim, tuple(settings), arms, recipe=recipe, typed=tuple(question.overrides))
+    draft = SweepDraft(claim, tuple(settings), arms, recipe=recipe, typed=tuple(question.overrides))
     typed_families = {key.lstrip("~").partition(".")[0] for key in question.typed}
     return draft.with_settings(recipe_settings(composed, (draft.varied | typed_families) - {"data"}))
 
 
-def _fitting_model(question: Question, prepared: Prepared, folder: Path, say: Say) -> tuple[Prepared, MeasuredRun]:
+def _fitting_model(question: FileQuestion, prepared: Prepared, folder: Path, say: Say) -> tuple[Prepared, MeasuredRun]:
     """Return the question with the first of ever smaller models whose runs fit into the hours, and its first steps.
 
     Raises UserError for hours that are too short for the smallest model too.
@@ -160,7 +160,7 @@ def _alone(prepared: Prepared, run: MeasuredRun) -> Callable[[int], list[float]]
     return seconds_of
 
 
-def _write(question: Question, subject: Subject, draft: Draft, measurement: Measurement) -> Answer:
+def _write(question: FileQuestion, subject: FileContents, draft: SweepDraft, measurement: Measurement) -> WrittenSweep:
     """Choose the rest, and write the sweep file, and the sample of a large table beside it."""
     length = _length(question, measurement.seconds_of, measurement.run.total)
     scores = list(measurement.scores.values())
@@ -190,10 +190,10 @@ def _write(question: Question, subject: Subject, draft: Draft, measurement: Meas
         shutil.move(sample.path, sampled)
     write_text(question.out, final.text())
     run_it = f"{question.out}; blockyard sweep {question.out} runs it"
-    return Answer(question.out, tuple(folded([*lines, ("file", run_it)])))
+    return WrittenSweep(question.out, tuple(folded([*lines, ("file", run_it)])))
 
 
-def _length(question: Question, seconds_of: Callable[[int], Sequence[float]], total: int) -> Length:
+def _length(question: FileQuestion, seconds_of: Callable[[int], Sequence[float]], total: int) -> SweepLength:
     """Return the steps and the seeds; the steps are as many as the recipe has where the user typed their number."""
     is_typed = any(key in question.typed for key in LENGTHS)
     return choose_length(seconds_of, total, parallel_runs(), question.hours, shortest=total if is_typed else None)

@@ -24,7 +24,7 @@ NICE = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0)  # first digits of a margin
 
 
 @dataclass(frozen=True)
-class Length:
+class SweepLength:
     """The length of a sweep. steps: of each run; seeds: of each arm, at most; seconds: of all runs, at most"""
 
     steps: int
@@ -53,7 +53,7 @@ def choose_length(
     hours: float,
     *,
     shortest: int | None = None,
-) -> Length:
+) -> SweepLength:
     """Return the steps and seeds that fit into the hours: as many of the recipe's steps as five seeds leave room for.
 
     seconds_of: returns the seconds of a run of each arm by its number of steps
@@ -81,7 +81,7 @@ def choose_length(
     seeds = FEWEST_SEEDS
     while seeds < MOST_SEEDS and _seconds(times, seeds + 1, parallel) <= budget:
         seeds += 1
-    return Length(steps, seeds, _seconds(times, seeds, parallel))
+    return SweepLength(steps, seeds, _seconds(times, seeds, parallel))
 
 
 def _longest(seconds_of: Callable[[int], Sequence[float]], low: int, high: int, parallel: int, budget: float) -> int:

@@ -23,7 +23,7 @@ _TIME = re.compile(r"\d{1,4}[-/.]\d{1,2}([-/.]\d{1,4})?([T ]\d{1,2}:\d{2}.*)?")
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A column of a table. cells: as text, without the blank ones; num_rows: of the table"""
 
     name: str
@@ -92,7 +92,7 @@ class Column:
         return all(PurePosixPath(cell.replace("\\", "/")).suffix.lower() in suffixes for cell in self.distinct)
 
 
-def named_target(columns: Sequence[Column]) -> Column | None:
+def named_target(columns: Sequence[TableColumn]) -> TableColumn | None:
     """Return the column whose name says that it is predicted; None without one."""
     by_name = {column.name.lower(): column for column in columns}
     for name in TARGET_NAMES:

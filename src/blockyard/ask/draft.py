@@ -23,7 +23,7 @@ class Seeds:
 
 
 @dataclass(frozen=True)
-class Draft:
+class SweepDraft:
     """A sweep file before it is written.
 
     recipe: the name of the one that suits the data
@@ -53,7 +53,7 @@ class Draft:
         overrides = [override for arm in self.arms.values() for override in arm]
         return {override.lstrip("+~").partition("=")[0].partition(".")[0] for override in overrides}
 
-    def with_settings(self, settings: Sequence[Setting]) -> Draft:
+    def with_settings(self, settings: Sequence[Setting]) -> SweepDraft:
         """Return the draft with more settings; one of a key that is there takes the place of it."""
         by_key = {setting.key: setting for setting in (*self.settings, *settings)}
         return replace(self, settings=tuple(by_key.values()))

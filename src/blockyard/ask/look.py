@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from blockyard.ask.sample import is_large, sample_table
-from blockyard.ask.subject import Setting, Subject, data_setting, molecules, path_setting
+from blockyard.ask.subject import FileContents, Setting, data_setting, molecules, path_setting
 from blockyard.ask.table import SMALL, SMALL_TEST, columns_of
 from blockyard.data.files.conll import SUFFIXES as TAGGED
 from blockyard.data.files.images import SUFFIXES as IMAGES
@@ -28,7 +28,7 @@ _GRAPHS = (".graphs.jsonl", ".graphs.jsonl.gz")
 _TEXT_BYTES = 2**16  # of a file that are looked at to see whether it is text
 
 
-def look(path: Path, typed: Mapping[str, str], folder: Path) -> Subject:
+def look(path: Path, typed: Mapping[str, str], folder: Path) -> FileContents:
     """Return what a file or folder holds. Raises UserError where it cannot be read, or has no target.
 
     typed: keys and values of the user's overrides, which are not chosen here
@@ -37,7 +37,7 @@ def look(path: Path, typed: Mapping[str, str], folder: Path) -> Subject:
     if not path.exists():
         raise UserError(f"{path} does not exist")
     if "data" in typed:
-        return Subject(f"read as data={typed['data']}", (path_setting(path),))
+        return FileContents(f"read as data={typed['data']}", (path_setting(path),))
     if path.is_dir():
         return _folder(path, typed)
     name = path.name.lower()
@@ -50,19 +50,21 @@ def look(path: Path, typed: Mapping[str, str], folder: Path) -> Subject:
     if path.suffix == ".npz":
         return _arrays(path)
     if path.suffix == ".ts":
-        return Subject("series with a class each", (data_setting("series_table", "a .ts archive"), path_setting(path)))
+        return FileContents(
+            "series with a class each", (data_setting("series_table", "a .ts archive"), path_setting(path))
+        )
     if path.suffix in TAGGED:
         settings = (data_setting("tagged_text", "a word and its tag in each line"), path_setting(path))
-        return Subject("sentences with a tag for each word", settings)
+        return FileContents("sentences with a tag for each word", settings)
     if zipfile.is_zipfile(path):
         return _zip(path)
     if tarfile.is_tarfile(path):
-        return Subject(
+        return FileContents(
             "images in tar shards", (data_setting("webdataset", "a tar archive of images"), path_setting(path))
         )
     if not _is_text(path):
         raise UserError(f"{path} is none of the kinds that are read: {READABLE}")
-    return Subject("running text", (data_setting("text_file", "running text, without rows"), path_setting(path)))
+    return FileContents("running text", (data_setting("text_file", "running text, without rows"), path_setting(path)))
 
 
 def _is_text(path: Path) -> bool:
@@ -75,19 +77,19 @@ def _is_text(path: Path) -> bool:
     return b"\0" not in content
 
 
-def _folder(path: Path, typed: Mapping[str, str]) -> Subject:
+def _folder(path: Path, typed: Mapping[str, str]) -> FileContents:
     """Return what a folder holds, by its first files."""
     metadata = path / "metadata.jsonl"
     if metadata.is_file():
         settings = (data_setting("captions", "metadata.jsonl names images and their texts"), path_setting(path))
-        return Subject("images with captions", settings)
+        return FileContents("images with captions", settings)
     suffixes = Counter(file.suffix.lower() for file in path.rglob("*") if file.is_file())
     if any(suffix in IMAGES for suffix in suffixes):
         settings = (data_setting("image_folder", "a folder for each class"), path_setting(path, "data.root"))
-        return Subject("images in a folder for each class", settings)
+        return FileContents("images in a folder for each class", settings)
     if suffixes[".wav"] and suffixes[".txt"]:
         settings = (data_setting("speech", "sounds with a .txt each"), path_setting(path))
-        return Subject("recordings with what is said", settings)
+        return FileContents("recordings with what is said", settings)
     tables = sorted(file for file in path.iterdir() if kind_of(file))
     if tables:
         subject = columns_of(tables[0], typed)
@@ -95,25 +97,25 @@ def _folder(path: Path, typed: Mapping[str, str]) -> Subject:
         return replace(subject, settings=tuple(of_folder))
     if suffixes[".tar"]:
         settings = (data_setting("webdataset", "tar archives of images"), path_setting(path))
-        return Subject("images in tar shards", settings)
+        return FileContents("images in tar shards", settings)
     if any(suffix in TAGGED for suffix in suffixes):
         settings = (data_setting("tagged_text", "a word and its tag in each line"), path_setting(path))
-        return Subject("sentences with a tag for each word", settings)
+        return FileContents("sentences with a tag for each word", settings)
     if suffixes[".txt"]:
-        return Subject("text files", (data_setting("text_file", "text files"), path_setting(path)))
+        return FileContents("text files", (data_setting("text_file", "text files"), path_setting(path)))
     raise UserError(f"{path} holds nothing that is read; a folder or file is one of: {READABLE}")
 
 
-def _zip(path: Path) -> Subject:
+def _zip(path: Path) -> FileContents:
     with zipfile.ZipFile(path) as archive:
         suffixes = {Path(name).suffix.lower() for name in archive.namelist()}
     if {".wav", ".txt"} <= suffixes:
         settings = (data_setting("speech", "sounds with a .txt each"), path_setting(path))
-        return Subject("recordings with what is said", settings)
+        return FileContents("recordings with what is said", settings)
     raise UserError(f"{path} is an archive without sounds and their .txt; unpack it and name the folder")
 
 
-def _arrays(path: Path) -> Subject:
+def _arrays(path: Path) -> FileContents:
     import numpy as np
 
     try:
@@ -128,7 +130,7 @@ def _arrays(path: Path) -> Subject:
             data_setting("series_table", "X_train and y_train, as in the archives of series"),
             path_setting(path),
         )
-        return Subject("series with a class each", settings)
+        return FileContents("series with a class each", settings)
     if targets is None or not shape:
         raise UserError(
             f"{path} has the arrays {fold(names)}; name the inputs x and the targets y, or X_train and y_train for "
@@ -138,10 +140,10 @@ def _arrays(path: Path) -> Subject:
     if SPLIT not in names and shape[0] < SMALL:
         reason = f"of {shape[0]:,} rows the usual tenth is too small a test"
         read.append(Setting("data.test_fraction", SMALL_TEST, reason))
-    return Subject(f"{shape[0]:,} arrays of shape {tuple(shape[1:])}", tuple(read))
+    return FileContents(f"{shape[0]:,} arrays of shape {tuple(shape[1:])}", tuple(read))
 
 
-def _table(path: Path, typed: Mapping[str, str], folder: Path) -> Subject:
+def _table(path: Path, typed: Mapping[str, str], folder: Path) -> FileContents:
     """Return what a table holds, or a sample of a large one."""
     if not is_large(path):
         return columns_of(path, typed)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blockyard.ask.draft import Draft
+from blockyard.ask.draft import SweepDraft
 from blockyard.ask.subject import Setting
 from blockyard.config.tree import Node
 from blockyard.contracts import Splits
@@ -46,7 +46,7 @@ Say = Callable[[str], object]
 class Prepared:
     """A question whose data has been read. plan: of two seeds; splits: of the baseline"""
 
-    draft: Draft
+    draft: SweepDraft
     plan: SweepPlan
     reader: DataReader
     splits: Splits
@@ -58,14 +58,14 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class Beside:
+class RunBesideOthers:
     """The time of a run beside others. slower: times that of a run that is alone; more: seconds of its start and end"""
 
     slower: float
     more: float
 
     @classmethod
-    def of(cls, step_seconds: float, seconds: float, run: MeasuredRun, alone: float) -> Beside:
+    def of(cls, step_seconds: float, seconds: float, run: MeasuredRun, alone: float) -> RunBesideOthers:
         """Return the time by a run that took so many seconds; alone: those that its parts take where it is alone."""
         slower = max(1.0, step_seconds / run.step)
         return cls(slower, max(0.0, seconds - slower * alone))
@@ -88,7 +88,7 @@ class Measurement:
     config: Node
     splits: Splits
     parallel: int
-    beside: Mapping[str, Beside]
+    beside: Mapping[str, RunBesideOthers]
     steps: int
     scores: Mapping[str, Sequence[float]]
     baselines: Mapping[str, float]
@@ -99,7 +99,7 @@ class Measurement:
         return [beside.slower * alone + beside.more for beside in self.beside.values()]
 
 
-def prepare(draft: Draft, folder: Path, config_dirs: Sequence[str], reader: DataReader) -> Prepared:
+def prepare(draft: SweepDraft, folder: Path, config_dirs: Sequence[str], reader: DataReader) -> Prepared:
     """Return a draft with its data read. Raises UserError with every problem of the config, the arms and the data."""
     plan = _plan(draft, folder, config_dirs, reader)
     if plan.refused:
@@ -236,7 +236,7 @@ def measure_noise(
         raise KeyboardInterrupt
     metric = plan.facts["metric"]["name"]
     scores: dict[str, list[float]] = {}
-    costs: dict[str, list[Beside]] = {}
+    costs: dict[str, list[RunBesideOthers]] = {}
     baselines: dict[str, float] = {}
     for cell in plan.cells:
         variant = plan.variants[cell.variant]
@@ -248,7 +248,7 @@ def measure_noise(
         scores.setdefault(variant.arm, []).append(value)
         alone = replace(run, total=steps).seconds(variant.config, prepared.splits)
         step_seconds = state.metrics.get("step_seconds", run.step)
-        costs.setdefault(variant.arm, []).append(Beside.of(step_seconds, state.seconds or alone, run, alone))
+        costs.setdefault(variant.arm, []).append(RunBesideOthers.of(step_seconds, state.seconds or alone, run, alone))
         baselines |= baseline_values(plan.path(cell), metric)
     return Measurement(
         metric=metric,
@@ -264,7 +264,7 @@ def measure_noise(
     )
 
 
-def _plan(draft: Draft, folder: Path, config_dirs: Sequence[str], reader: DataReader) -> SweepPlan:
+def _plan(draft: SweepDraft, folder: Path, config_dirs: Sequence[str], reader: DataReader) -> SweepPlan:
     """Return the plan of a draft whose runs lie in a folder of their own."""
     file = folder / "question.yaml"
     file.write_text(draft.text(), encoding="utf-8")

@@ -23,7 +23,7 @@ _SEED = 0
 
 
 @dataclass(frozen=True)
-class Sample:
+class TableSample:
     """A sample of a table. path: of its file; num_rows: in it; of_rows: in the table"""
 
     path: Path
@@ -36,7 +36,7 @@ def is_large(path: Path) -> bool:
     return _size(path) > MOST_BYTES
 
 
-def sample_table(path: Path, folder: Path) -> Sample:
+def sample_table(path: Path, folder: Path) -> TableSample:
     """Write about `SAMPLED_BYTES` of a table's rows into a folder. Raises UserError for a table that cannot be read."""
     kind = kind_of(path)
     share = SAMPLED_BYTES / _size(path)
@@ -56,7 +56,7 @@ def sample_table(path: Path, folder: Path) -> Sample:
         if isinstance(error, UserError):
             raise
         raise UserError(f"{path} cannot be read: {first_line(error)}") from error
-    return Sample(sampled, *counts)
+    return TableSample(sampled, *counts)
 
 
 def _size(path: Path) -> int:

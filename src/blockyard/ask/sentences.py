@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from blockyard.ask.choose import Length, Resolution, seeds_to_decide
-from blockyard.ask.draft import Draft
+from blockyard.ask.choose import Resolution, SweepLength, seeds_to_decide
+from blockyard.ask.draft import SweepDraft
 from blockyard.ask.measure import Measurement
-from blockyard.ask.subject import Subject
+from blockyard.ask.subject import FileContents
 from blockyard.report.stats.metric_range import SHARE, metric_range
 from blockyard.report.stats.sensitivity import samples_noise
 from blockyard.sweep.execution.estimate import format_duration
@@ -34,10 +34,10 @@ Line = tuple[str, str]  # its name and its text
 class Findings:
     """Everything that is known of a sweep before it has run. hours: that it may take"""
 
-    subject: Subject
-    draft: Draft
+    subject: FileContents
+    draft: SweepDraft
     measurement: Measurement
-    length: Length
+    length: SweepLength
     result: Resolution
     hours: float
 

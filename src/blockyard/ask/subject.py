@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blockyard.ask.sample import Sample
+from blockyard.ask.sample import TableSample
 from blockyard.config.override_grammar import to_override
 from blockyard.data.files.split_names import SPLIT
 
@@ -27,7 +27,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Subject:
+class FileContents:
     """The data in a file, and what is read from it.
 
     summary: one line about it
@@ -37,7 +37,7 @@ class Subject:
 
     summary: str
     settings: tuple[Setting, ...]
-    sample: Sample | None = None
+    sample: TableSample | None = None
 
 
 def data_setting(choice: str, reason: str) -> Setting:
@@ -50,9 +50,9 @@ def path_setting(path: Path, key: str = "data.path") -> Setting:
     return Setting(key, str(path))
 
 
-def molecules(path: Path, summary: str, reason: str, keys: Sequence[str]) -> Subject:
+def molecules(path: Path, summary: str, reason: str, keys: Sequence[str]) -> FileContents:
     """Return molecules, whose splits are drawn where no key or column names them."""
     read = [data_setting("molecules", reason), path_setting(path)]
     if SPLIT not in keys:
         read.append(Setting("data.split", None, f"splits are drawn: there is no {SPLIT}"))
-    return Subject(summary, tuple(read))
+    return FileContents(summary, tuple(read))

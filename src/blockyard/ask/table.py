@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blockyard.ask.columns import Column, named_target
-from blockyard.ask.subject import Setting, Subject, data_setting, molecules, path_setting
+from blockyard.ask.columns import TableColumn, named_target
+from blockyard.ask.subject import FileContents, Setting, data_setting, molecules, path_setting
 from blockyard.data.files.split_names import SPLIT
 from blockyard.data.files.tables import column_names, read_file
 from blockyard.errors import UserError, fold
@@ -28,7 +28,7 @@ class _Table:
     """A table that is looked at. columns: without the one of the splits; typed: keys of the user's overrides"""
 
     path: Path
-    columns: Sequence[Column]
+    columns: Sequence[TableColumn]
     num_rows: int
     typed: Mapping[str, str]
     settings: list[Setting] = field(default_factory=list)
@@ -38,8 +38,8 @@ class _Table:
         if key not in self.typed:
             self.settings.append(Setting(key, value, reason))
 
-    def first(self, role: str) -> Column | None:
-        """Return the first column with a role, a property of `Column`."""
+    def first(self, role: str) -> TableColumn | None:
+        """Return the first column with a role, a property of `TableColumn`."""
         return next((column for column in self.columns if getattr(column, role)), None)
 
     @property
@@ -48,7 +48,7 @@ class _Table:
         return ", ".join(column.name for column in self.columns)
 
     @property
-    def typed_targets(self) -> list[Column]:
+    def typed_targets(self) -> list[TableColumn]:
         """The columns that the user typed as targets. Raises UserError for one that is not there."""
         by_name = {column.name: column for column in self.columns}
         targets = []
@@ -63,7 +63,7 @@ class _Table:
         return targets
 
     @property
-    def target(self) -> Column | None:
+    def target(self) -> TableColumn | None:
         """The column that is predicted: as the user typed it, by its name, or the last one with classes."""
         if self.typed_targets:
             return self.typed_targets[0]
@@ -81,7 +81,7 @@ class _Table:
         return times.times and all(column.numeric for column in others)
 
 
-def columns_of(path: Path, typed: Mapping[str, str]) -> Subject:
+def columns_of(path: Path, typed: Mapping[str, str]) -> FileContents:
     """Return what a table holds, by the roles of its columns. Raises UserError where none can be a target."""
     table = _read(path, typed)
     names = [column.name for column in table.columns]
@@ -97,7 +97,7 @@ def columns_of(path: Path, typed: Mapping[str, str]) -> Subject:
             path_setting(path),
             Setting("data.time", names[0], "rows are in the order of this column"),
         )
-        return Subject(f"a time series of {table.num_rows:,} steps", read)
+        return FileContents(f"a time series of {table.num_rows:,} steps", read)
     table.settings.extend([data_setting("table", f"{path.name} is a table, a row for each sample"), path_setting(path)])
     if SPLIT not in column_names(path) and table.num_rows < SMALL:
         table.set("data.test_fraction", SMALL_TEST, f"of {table.num_rows:,} rows the usual tenth is too small a test")
@@ -124,11 +124,11 @@ def _read(path: Path, typed: Mapping[str, str]) -> _Table:
         if name == typed.get("data.split", SPLIT):
             continue
         filled = [str(cell) for cell in cells[name].to_pylist() if cell is not None and str(cell).strip()]
-        columns.append(Column(name, filled, num_rows))
+        columns.append(TableColumn(name, filled, num_rows))
     return _Table(path, columns, num_rows, typed)
 
 
-def _speech(table: _Table, sounds: Column) -> Subject:
+def _speech(table: _Table, sounds: TableColumn) -> FileContents:
     text = table.first("texts")
     if text is None:
         raise UserError(f"{table.path}: the column {sounds.name} names sounds, and no other column holds their texts")
@@ -138,17 +138,17 @@ def _speech(table: _Table, sounds: Column) -> Subject:
         Setting("data.file", sounds.name, "it names the sound files"),
         Setting("data.text", text.name, "it holds texts"),
     )
-    return Subject(f"{table.num_rows:,} recordings with what is said", settings)
+    return FileContents(f"{table.num_rows:,} recordings with what is said", settings)
 
 
-def _images(table: _Table, images: Column) -> Subject:
+def _images(table: _Table, images: TableColumn) -> FileContents:
     table.set("data.image", images.name, "its cells name image files")
     table.set("data.text", None, "the images alone are read")
     target = _set_target(table, table.target)
-    return Subject(f"{table.num_rows:,} images with {target}", tuple(table.settings))
+    return FileContents(f"{table.num_rows:,} images with {target}", tuple(table.settings))
 
 
-def _texts(table: _Table, texts: Sequence[Column]) -> Subject:
+def _texts(table: _Table, texts: Sequence[TableColumn]) -> FileContents:
     if _are_translations(table, texts):
         source, translated = texts
         read = (
@@ -159,23 +159,23 @@ def _texts(table: _Table, texts: Sequence[Column]) -> Subject:
             Setting("data.source", source.name, "the first column of texts"),
             Setting("data.target", translated.name, "the second one"),
         )
-        return Subject(f"{table.num_rows:,} pairs of texts, {source.name} and {translated.name}", read)
+        return FileContents(f"{table.num_rows:,} pairs of texts, {source.name} and {translated.name}", read)
     if texts:
         longest = max(texts, key=lambda column: column.mean_length)
         reason = "the only column of texts" if len(texts) == 1 else "the column with the longest texts"
         table.set("data.text", longest.name, reason)
     sentence = _set_target(table, table.target)
-    return Subject(f"{table.num_rows:,} texts with {sentence}", tuple(table.settings))
+    return FileContents(f"{table.num_rows:,} texts with {sentence}", tuple(table.settings))
 
 
-def _are_translations(table: _Table, texts: Sequence[Column]) -> bool:
+def _are_translations(table: _Table, texts: Sequence[TableColumn]) -> bool:
     """Return whether a table has pairs of texts and no target."""
     if len(texts) != 2 or table.typed_targets or not table.path.name.endswith((".tsv", ".tsv.gz")):
         return False
     return table.target is None or all(len(column.name) <= LONGEST_LANGUAGE for column in texts)
 
 
-def _numbers(table: _Table) -> Subject:
+def _numbers(table: _Table) -> FileContents:
     target = table.target
     numbers = [column for column in table.columns if column.numeric and not column.counted]
     candidates = [column for column in table.columns if column in numbers or column.classes]
@@ -195,10 +195,10 @@ def _numbers(table: _Table) -> Subject:
         reason += f"; left out: {fold(left_out)}"
     table.set("data.columns", read, reason)
     sentence = _set_target(table, target)
-    return Subject(f"{table.num_rows:,} rows of {len(read)} numbers with {sentence}", tuple(table.settings))
+    return FileContents(f"{table.num_rows:,} rows of {len(read)} numbers with {sentence}", tuple(table.settings))
 
 
-def _set_target(table: _Table, target: Column | None) -> str:
+def _set_target(table: _Table, target: TableColumn | None) -> str:
     """Add the setting of the target and return a few words about it. Raises UserError where none can be one."""
     if target is None:
         raise UserError(

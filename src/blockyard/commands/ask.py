@@ -50,13 +50,13 @@ def ask(
         blockyard ask reviews.tsv "does rotary beat learned" arms=rope,learned hours=0.5
         blockyard ask houses.csv data.target=[price] --run
     """
-    from blockyard.ask.answer import Question, answer
+    from blockyard.ask.answer import FileQuestion, answer
     from blockyard.config.untrusted.local_path import local_path
 
     path = local_path(file, "FILE")
     sweep_file = Path(out or _default_out(path))
     line = shlex.join(["blockyard", "ask", *typed])
-    typed_question = Question(path, question.strip(), arms, overrides, hours, sweep_file, line, config_dirs)
+    typed_question = FileQuestion(path, question.strip(), arms, overrides, hours, sweep_file, line, config_dirs)
     with _Progress() as progress:
         result = answer(typed_question, progress.show)
     for sentence in result.sentences:
