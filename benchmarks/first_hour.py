@@ -174,9 +174,9 @@ FILES = {
 
 def ask(folder: Path, name: str, hours: float) -> Result:
     """Return the result of `blockyard ask`, which is run unless its sweep is finished."""
-    words = ["ask", name, f"hours={hours:g}", "--run"]
+    arguments = ["ask", name, f"hours={hours:g}", "--run"]
     sweep = Path(name).stem.partition(".")[0]
-    return _result(folder, sweep, words, len(words))
+    return _result(folder, sweep, arguments, len(arguments))
 
 
 def before(folder: Path, name: str) -> Result:
@@ -195,9 +195,13 @@ def before(folder: Path, name: str) -> Result:
 
 @dataclass(frozen=True)
 class Result:
-    """The end of a sweep. words: that were typed; metric: with the values of the best arm and the best baseline"""
+    """The end of a sweep.
 
-    words: int
+    num_words: the number of words that were typed
+    metric: with the values of the best arm and of the best simple baseline
+    """
+
+    num_words: int
     minutes: float
     metric: str
     direction: str
@@ -216,23 +220,23 @@ class Result:
             if self.best is not None:
                 ahead = self.best > value if self.direction == "max" else self.best < value
                 beats = "yes" if ahead else "no"
-        return [str(self.words), f"{self.minutes:.1f}", f"`{self.metric}` {best}", baseline, beats, self.verdict]
+        return [str(self.num_words), f"{self.minutes:.1f}", f"`{self.metric}` {best}", baseline, beats, self.verdict]
 
 
-def _result(folder: Path, sweep: str, words: Sequence[str], count: int) -> Result:
+def _result(folder: Path, sweep: str, arguments: Sequence[str], num_words: int) -> Result:
     """Run a command of `blockyard` in the folder unless the comparison of its sweep is there, and read it."""
     path = folder / "outputs/sweeps" / sweep / "comparison.json"
     times = folder / f"{sweep}.minutes"
     if not path.is_file():
         start = time.perf_counter()
         with (folder / f"{sweep}.log").open("w", encoding="utf-8") as log:
-            command = [sys.executable, "-m", "blockyard", *words]
+            command = [sys.executable, "-m", "blockyard", *arguments]
             ended = subprocess.run(command, cwd=folder, stdout=log, stderr=log, check=False)
         times.write_text(f"{(time.perf_counter() - start) / 60:.3f}", encoding="utf-8")
         if not path.is_file():
             lines = (folder / f"{sweep}.log").read_text(encoding="utf-8").splitlines()
             reason = f"exit {ended.returncode}: {lines[-1] if lines else ''}"
-            return Result(count, float(times.read_text()), "", "max", None, None, reason)
+            return Result(num_words, float(times.read_text()), "", "max", None, None, reason)
     document = json.loads(path.read_text(encoding="utf-8"))
     direction = document["direction"]
     best_of = max if direction == "max" else min
@@ -244,7 +248,7 @@ def _result(folder: Path, sweep: str, words: Sequence[str], count: int) -> Resul
         baseline = (name, values[name])
     verdict = (document.get("expect") or {}).get("verdict", "no claim")
     best = best_of(means) if means else None
-    return Result(count, float(times.read_text()), document["metric"], direction, best, baseline, verdict)
+    return Result(num_words, float(times.read_text()), document["metric"], direction, best, baseline, verdict)
 
 
 def main() -> None:

@@ -93,8 +93,12 @@ def _folder(path: Path, typed: Mapping[str, str]) -> FileContents:
     tables = sorted(file for file in path.iterdir() if kind_of(file))
     if tables:
         subject = columns_of(tables[0], typed)
-        of_folder = [path_setting(path) if setting.key == "data.path" else setting for setting in subject.settings]
-        return replace(subject, settings=tuple(of_folder))
+        settings_of_folder = []
+        for setting in subject.settings:
+            if setting.key == "data.path":
+                setting = path_setting(path)
+            settings_of_folder.append(setting)
+        return replace(subject, settings=tuple(settings_of_folder))
     if suffixes[".tar"]:
         settings = (data_setting("webdataset", "tar archives of images"), path_setting(path))
         return FileContents("images in tar shards", settings)

@@ -45,7 +45,9 @@ def read_pairs(path: Path, source: str, target: str) -> tuple[list[Pair], list[i
 
 
 def fitting_sides(path: Path, source: str, target: str) -> tuple[str, str]:
-    """Return the columns of a file if it has them, else its first two, by name if its first line looks like a header.
+    """Return the columns of a file if it has them, else its first two.
+
+    The first two are named as in the first line where that looks like a header.
 
     Raises ValueError as `read_pairs` does.
     """
