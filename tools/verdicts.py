@@ -69,7 +69,7 @@ sweep stopped when it was decided. There an arm may have fewer seeds (n) than th
 its difference over those that both have. Every result is over {fewest} seeds or more.
 
 Written by `python tools/verdicts.py`; the runs date from {dates}. How a verdict is reached:
-[Sweeps and statistics](sweeps.md#statistics).
+[Statistics](statistics.md).
 
 *Asked* counts the versions of a question that were answered, with the verdict of the first and the keys that were
 changed since. A verdict of a question that was changed after an answer was known is worth less than its error rate

@@ -23,7 +23,7 @@ TYPED = {name: path for name, path in PAGES.items() if any(block.typed for block
 LONG = (
     *("CONTRIBUTING.md", "docs/attention.md", "docs/exchange.md", "docs/generation.md", "docs/kernels.md"),
     *("docs/data.md", "docs/ecosystem.md", "docs/layers.md", "docs/recipes.md", "docs/runs.md"),
-    *("docs/sweeps.md", "docs/tutorial.md"),
+    *("docs/statistics.md", "docs/sweeps.md", "docs/tutorial.md"),
 )
 
 
