@@ -22,8 +22,8 @@ TYPED = {name: path for name, path in PAGES.items() if any(block.typed for block
 # Pages with many runs, or with commands that have tests of their own.
 LONG = (
     *("CONTRIBUTING.md", "docs/attention.md", "docs/exchange.md", "docs/generation.md", "docs/kernels.md"),
-    *("docs/data.md", "docs/ecosystem.md", "docs/layers.md", "docs/recipes.md", "docs/runs.md"),
-    *("docs/statistics.md", "docs/sweeps.md", "docs/tutorial.md"),
+    *("docs/configs.md", "docs/data.md", "docs/ecosystem.md", "docs/layers.md", "docs/recipes.md", "docs/runs.md"),
+    *("docs/statistics.md", "docs/sweeps.md", "docs/training.md", "docs/tutorial.md"),
 )
 
 
