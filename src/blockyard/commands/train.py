@@ -8,7 +8,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -31,11 +31,17 @@ from blockyard.config.untrusted.placeholders import require_torch
 from blockyard.errors import UserError, printable, refuse
 
 if TYPE_CHECKING:
+    from blockyard.runs.folder import RunFolder
     from blockyard.sweep.execution.runner import StopSignals
     from blockyard.sweep.executor._server_process import ServerProcess
 
 log = logging.getLogger("blockyard")
 
+# Families whose choices the first line of a run shows.
+SHOWN = (
+    *("experiment", "preset", "recipe", "data", "tokenizer", "position", "token_mixer", "channel_mixer", "block"),
+    *("model", "head", "objective", "optimizer"),
+)
 MODULES = (  # what `blockyard train` imports besides what every cell of a sweep needs
     "blockyard.commands.train",
     "blockyard.commands.check",
@@ -142,9 +148,20 @@ def start(overrides: Sequence[str], config_dirs: Sequence[str], typed: Sequence[
     if composed.matched and not rank_in(composed.config):
         sys.stdout.write(f"matched {describe_match(composed.matched)}\n")
         folder.add_facts({"match": composed.matched})
+    if folder.created and folder.message is None:
+        folder.message = first_line(folder, composed.choices)
     from blockyard.engine.run import train_and_print
 
     return train_and_print(folder, resume=folder.resumes)
+
+
+def first_line(folder: RunFolder, choices: Mapping[str, str | None]) -> str:
+    """Return the line that a new run begins with: its main choices, typed or not, and its folder."""
+    shown = []
+    for family in SHOWN:
+        if choices.get(family) is not None:
+            shown.append(f"{family}={choices[family]}")
+    return f"training {' '.join(shown)} in {folder.path}"
 
 
 def continue_run(name: str, overrides: Sequence[str], config_dirs: Sequence[str] = ()) -> int:

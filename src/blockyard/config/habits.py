@@ -79,6 +79,8 @@ CHOICES = {
     "trainer=deepspeed": SHARDED,
     "trainer=ddp_sim": "trainer=ddp trainer.accelerator=cpu trainer.devices=2",
     "token_mixer=nope": "attention without positions is position=none",
+    "data=wikitext": "a data set of the hub that was saved on the disk is data=hf data.path=FOLDER, and running text "
+    "is data=text_file data.path=FILE",
     "experiment=example": "`blockyard list experiment` lists them",
 }
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # Keys of Hydra itself that a multirun, or the folder of a run, would have in another application.
 MULTIRUN_KEYS = ("hydra/launcher", "hydra/sweeper", "hydra.launcher", "hydra.sweeper", "hydra.sweep")
 FOLDER_KEYS = ("hydra.run", "hydra.job.chdir", "hydra.output_subdir")
+EMPTY = ("none", "quiet")  # choices of a family that do nothing
 
 
 class OverrideValue(NamedTuple):
@@ -114,6 +115,8 @@ def meant_by(name: str, folders: tuple[Path, ...] = ()) -> list[str]:
 
 def unknown_choice(family: str, name: object, choices: Sequence[str]) -> Issue:
     """Return the issue of a name that no YAML of a family has."""
+    if name is None:
+        return Issue(family, "null is not a choice", [f"{family}={choice}" for choice in EMPTY if choice in choices])
     typed = str(name)
     aliases = known_keys.choices_for(typed, family)
     missing = known_keys.absent(typed, family)
@@ -226,8 +229,7 @@ def _sort_several(
     elif len(set(names)) != len(names):
         issues.append(Issue(family, f"names a choice twice: {', '.join(names)}"))
     elif not names:
-        empty = "none" if "none" in choices else "quiet"
-        issues.append(Issue(family, "names no choice", [f"{family}={empty}"]))
+        issues.append(Issue(family, "names no choice", [f"{family}={choice}" for choice in EMPTY if choice in choices]))
     else:
         value = f"[{','.join(names)}]"
         if len(names) == 1:

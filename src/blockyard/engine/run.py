@@ -70,7 +70,8 @@ def train_and_print(folder: RunFolder, resume: bool) -> int:
     Raises UserError for bad input that is found before the first step; a new folder is removed then.
     """
     if folder.message:
-        sys.stderr.write(printable(f"{folder.message}\n"))
+        with contextlib.suppress(BrokenPipeError):  # a run goes on without the reader of its messages
+            sys.stderr.write(printable(f"{folder.message}\n"))
     with folder:
         try:
             code = train(folder, resume=resume)
