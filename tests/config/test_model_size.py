@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +40,18 @@ def test_sizes_are_near_and_grow(data: str) -> None:
     for (depth, dim), (next_depth, next_dim) in pairwise(shapes):
         assert next_depth >= depth
         assert next_dim > dim
+
+
+def test_an_experiment_may_set_the_dial(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment/mine.yaml").write_text("# @package _global_\nmodel: {size: 300k}\n", encoding="utf-8")
+    of_file = compose(["experiment=mine"], [str(tmp_path)])
+    assert of_file.sized is not None
+    assert of_file.sized.target == 300_000
+    typed = compose(["experiment=mine", "model.size=tiny"], [str(tmp_path)])
+    assert typed.sized is not None
+    assert typed.sized.target == 100_000
+    assert not check(typed, builds=False)
 
 
 def test_the_rate_carries_over_and_steps_grow() -> None:

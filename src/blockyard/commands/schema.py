@@ -51,7 +51,7 @@ def schema(*, to: Folder | None = None, allow: Allow = (), config_dirs: ConfigDi
             raise UserError(f"{path} is not a schema of blockyard and is not overwritten; choose another to=FOLDER")
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in schemas.items():
-        write_text(folder / f"{name}.json", json.dumps(content, indent=1) + "\n")
+        write_text(folder / f"{name}.json", json.dumps(content) + "\n")
     sys.stdout.write(f"wrote {len(schemas)} schemas to {folder}; in .vscode/settings.json:\n")
     sys.stdout.write(json.dumps({"yaml.schemas": associations(folder, list(schemas))}, indent=2) + "\n")
 

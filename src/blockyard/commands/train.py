@@ -307,6 +307,8 @@ def comparison(runs: Sequence[Sequence[str]]) -> str | None:
 
     runs: the overrides of each run that ended well; runs that differ in their seed alone are one arm
     """
+    from blockyard.config import model_size
+
     settings = [dict(override.partition("=")[::2] for override in overrides) for overrides in runs]
     values: dict[str, set[str | None]] = {}
     for key in {key for setting in settings for key in setting if key != "seed"}:
@@ -316,7 +318,7 @@ def comparison(runs: Sequence[Sequence[str]]) -> str | None:
         return None
     folder = str(parse_value(settings[0].get("outputs", "outputs")))
     line = f"blockyard compare {shlex.quote(folder)}"
-    if len(differing) == 1:
+    if len(differing) == 1 and differing[0] != model_size.KEY:  # a frozen config has what the dial has set
         line += f" --by {differing[0].lstrip('+')}"
     return line
 

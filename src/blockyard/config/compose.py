@@ -63,6 +63,9 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
     config, choices = merge(ordered, folders, issues)
     if not config:
         return Composed({}, {}, folders, issues)
+    dial_of_files = model_size.take_from_files(config)
+    if dial is None:
+        dial = dial_of_files
 
     def compose_kind(ordered: SortedOverrides, problems: list[Issue]) -> Node:
         kind, _ = merge(ordered, folders, problems)

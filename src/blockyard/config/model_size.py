@@ -12,7 +12,8 @@ With r = N / N0, where N0 is the number of parameters of the config without the 
                        learning rate carries over
     trainer.max_steps  steps0 r, as in Hoffmann et al. 2022 (arXiv 2203.15556); a limit in epochs stays as it is
 
-What is typed stays: with model.dim the depth is solved. A frozen config holds the values and not the dial.
+What is typed stays: with model.dim the depth is solved. An experiment may set the dial too, as `model: {size: 300k}`,
+which takes the place of a shape in the same file. A frozen config holds the values and not the dial.
 
 Source: Kaplan et al. 2020, Scaling Laws for Neural Language Models (arXiv 2001.08361), figure 5; nanochat, whose one
     dial is the depth
@@ -76,6 +77,14 @@ def take(values: list[OverrideValue]) -> tuple[list[OverrideValue], OverrideValu
     dials = [value for value in values if value.key == KEY]
     others = [value for value in values if value.key != KEY]
     return others, dials[-1] if dials else None
+
+
+def take_from_files(config: Node) -> OverrideValue | None:
+    """Remove the dial that an experiment, or a choice of model, has set from a merged config, and return it."""
+    value = config["model"].pop("size", None)
+    if value is None:
+        return None
+    return OverrideValue(KEY, str(value), value)
 
 
 def solve(
