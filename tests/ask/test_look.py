@@ -49,6 +49,18 @@ def test_a_file_is_read_as_what_it_holds(tmp_path: Path, name: str) -> None:
     assert [setting.value for setting in settings if setting.key in ("data.path", "data.root")] == [str(path)]
 
 
+def test_a_folder_of_recordings_is_read_by_its_table(tmp_path: Path) -> None:
+    (tmp_path / "en").mkdir()
+    lines = ["path\ttext"]
+    for number in range(80):
+        (tmp_path / f"en/{number}.wav").touch()
+        lines.append(f"en/{number}.wav\tthe words of recording {number}")
+    (tmp_path / "manifest.tsv").write_text("\n".join(lines), encoding="utf-8")
+    settings = {setting.key: setting.value for setting in look(tmp_path, {}, tmp_path).settings}
+    assert settings["data"] == "speech"
+    assert settings["data.path"] == str(tmp_path / "manifest.tsv")
+
+
 def test_typed_overrides_are_not_chosen(tmp_path: Path) -> None:
     path = files.write_numbers(tmp_path)
     settings = look(path, {"data.target": "[height]"}, tmp_path).settings

@@ -115,7 +115,7 @@ def draft_of(question: FileQuestion, subject: FileContents, arms: Mapping[str, S
     settings = []
     for setting in subject.settings:
         if setting.key in ("data.path", "data.root") and subject.sample is None:
-            setting = replace(setting, value=_readable_path(question.file, question.out))
+            setting = replace(setting, value=_readable_path(Path(setting.value), question.out))
         if setting.key not in question.typed:
             settings.append(setting)
     overrides = [*(setting.override for setting in settings), *question.overrides]

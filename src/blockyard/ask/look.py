@@ -93,6 +93,8 @@ def _folder(path: Path, typed: Mapping[str, str]) -> FileContents:
     tables = sorted(file for file in path.iterdir() if kind_of(file))
     if tables:
         subject = columns_of(tables[0], typed)
+        if any(setting.key == "data" and setting.value == "speech" for setting in subject.settings):
+            return subject  # the table names the recordings beside it
         settings_of_folder = []
         for setting in subject.settings:
             if setting.key == "data.path":
