@@ -183,7 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{name}: no file {missing[0]}", file=sys.stderr)
             continue
         answer = measure(row, overrides, range(options.seeds), options.outputs)
-        print(_line(name, row, answer), flush=True)
+        print(_table_row(name, row, answer), flush=True)
     return 0
 
 
@@ -259,7 +259,7 @@ def _interval(differences: Sequence[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _line(name: str, row: Row, answer: Answer) -> str:
+def _table_row(name: str, row: Row, answer: Answer) -> str:
     mean = f"{statistics.fmean(answer.scores):.4g}"
     deviation = f"{statistics.stdev(answer.scores):.2g}"
     baseline, value = answer.baseline

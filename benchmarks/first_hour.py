@@ -95,7 +95,7 @@ def solubility(path: Path, data: Path) -> None:
 
 
 def sounds(path: Path, data: Path) -> None:
-    """Unpack recordings, and write a table of what is said in them."""
+    """Unpack recordings, and write a table of their texts."""
     path.mkdir(parents=True)
     with zipfile.ZipFile(data / "asterisk_speech/en.zip") as archive:
         archive.extractall(path)

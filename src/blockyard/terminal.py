@@ -52,8 +52,13 @@ def notebook_table(
     """
 
     def cells(tag: str, values: Iterable[object]) -> str:
-        texts = ["" if value is None else printable(str(value)) for value in values]
-        return "".join(f"<{tag}>{html.escape(text)}</{tag}>" for text in texts)
+        elements = []
+        for value in values:
+            text = ""
+            if value is not None:
+                text = html.escape(printable(str(value)))
+            elements.append(f"<{tag}>{text}</{tag}>")
+        return "".join(elements)
 
     lines = [f"<tr>{cells('td', row)}</tr>" for row in rows[:NOTEBOOK_ROWS]]
     table = f"<table><thead><tr>{cells('th', header)}</tr></thead><tbody>{''.join(lines)}</tbody></table>"

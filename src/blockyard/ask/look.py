@@ -89,7 +89,7 @@ def _folder(path: Path, typed: Mapping[str, str]) -> FileContents:
         return FileContents("images in a folder for each class", settings)
     if suffixes[".wav"] and suffixes[".txt"]:
         settings = (data_setting("speech", "sounds with a .txt each"), path_setting(path))
-        return FileContents("recordings with what is said", settings)
+        return FileContents("recordings with their texts", settings)
     tables = sorted(file for file in path.iterdir() if kind_of(file))
     if tables:
         subject = columns_of(tables[0], typed)
@@ -117,7 +117,7 @@ def _zip(path: Path) -> FileContents:
         suffixes = {Path(name).suffix.lower() for name in archive.namelist()}
     if {".wav", ".txt"} <= suffixes:
         settings = (data_setting("speech", "sounds with a .txt each"), path_setting(path))
-        return FileContents("recordings with what is said", settings)
+        return FileContents("recordings with their texts", settings)
     raise UserError(f"{path} is an archive without sounds and their .txt; unpack it and name the folder")
 
 

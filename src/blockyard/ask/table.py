@@ -138,7 +138,7 @@ def _speech(table: _Table, sounds: TableColumn) -> FileContents:
         Setting("data.file", sounds.name, "it names the sound files"),
         Setting("data.text", text.name, "it holds texts"),
     )
-    return FileContents(f"{table.num_rows:,} recordings with what is said", settings)
+    return FileContents(f"{table.num_rows:,} recordings with their texts", settings)
 
 
 def _images(table: _Table, images: TableColumn) -> FileContents:

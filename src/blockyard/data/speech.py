@@ -1,4 +1,4 @@
-"""Speech of your own: sound files, and what is said in each.
+"""Speech of your own: sound files, and the text of each.
 
 Source: the layout of Common Voice, Ardila et al. 2020 (arXiv 1912.06670): a table of paths and sentences
 Reference: scipy.io.wavfile, scipy.signal.resample_poly

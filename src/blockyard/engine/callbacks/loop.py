@@ -402,7 +402,7 @@ class LoopActions:
         self.stopwatch.pause()
         for callback in self.callbacks:
             numbers |= {name: float(value) for name, value in callback.metrics(state).items()}
-        self.stopwatch.resume()  # what callbacks measure is no training
+        self.stopwatch.resume()  # the time that callbacks take does not count as training
         samples, tokens = state.seen
         numbers |= {"epoch": state.step / state.steps_per_epoch, "samples": samples, "tokens": tokens}
         if state.planned is not None:

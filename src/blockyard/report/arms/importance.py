@@ -20,13 +20,13 @@ def importance_rows(data: ComparisonInput, means: Mapping[str, float | None]) ->
     if not data.tuning:
         return _of_grid(data, means)
     search = (data.question or {}).get("search")
-    rows = []
+    importances = []
     for arm in data.arms:
-        tried = [row for row in data.tuning if row.arm == arm.name and _is_complete(row)]
-        row = _of_search(arm.name, tried, search) if search else _of_tuning(arm.name, tried)
-        if row is not None:
-            rows.append(row)
-    return rows
+        tried = [setting for setting in data.tuning if setting.arm == arm.name and _is_complete(setting)]
+        importance = _of_search(arm.name, tried, search) if search else _of_tuning(arm.name, tried)
+        if importance is not None:
+            importances.append(importance)
+    return importances
 
 
 def _of_grid(data: ComparisonInput, means: Mapping[str, float | None]) -> list[ImportanceRow]:
