@@ -53,6 +53,41 @@ _MERGE, _YAML = "config/merge.py", "atomic_files/strict_yaml.py"
 # In what is computed: statistics, attention, order and splits of the data, losses, optimizers, identities.
 CORE = (
     _bug(
+        "levels-unweighted",
+        "report/stats/importance.py",
+        "squares.append(len(at_level) * (",
+        "squares.append(1 * (",
+        "tests/report/test_importance.py",
+    ),
+    _bug(
+        "steps-unscaled",
+        "config/model_size.py",
+        "trainer[name] = max(1, round(value * ratio))",
+        "trainer[name] = max(1, round(value))",
+        "tests/config/test_model_size.py",
+    ),
+    _bug(
+        "interruption-untold",
+        "report/home/on_end.py",
+        '"interrupted" if exit_code in _INTERRUPTED else "failed"',
+        '"failed"',
+        "tests/report/test_on_end.py",
+    ),
+    _bug(
+        "largest-activation",
+        "engine/callbacks/layer_stats.py",
+        ".float().norm(dim=-1).mean()",
+        ".float().norm(dim=-1).amax()",
+        "tests/engine/callbacks/test_layer_stats.py",
+    ),
+    _bug(
+        "deviation-of-one-run",
+        "ask/choose.py",
+        "deviation = math.sqrt(2 * squares",
+        "deviation = math.sqrt(squares",
+        "tests/ask/test_choose.py",
+    ),
+    _bug(
         "deviation-of-all",
         "report/stats/paired.py",
         "gaps.std(ddof=1)",

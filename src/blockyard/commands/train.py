@@ -148,8 +148,8 @@ def start(overrides: Sequence[str], config_dirs: Sequence[str], typed: Sequence[
     if composed.matched and not rank_in(composed.config):
         sys.stdout.write(f"matched {describe_match(composed.matched)}\n")
         folder.add_facts({"match": composed.matched})
-    if folder.created and folder.message is None:
-        folder.message = first_line(folder, composed.choices)
+    if folder.created:
+        folder.first_line = first_line(folder, composed.choices)
     from blockyard.engine.run import train_and_print
 
     return train_and_print(folder, resume=folder.resumes)

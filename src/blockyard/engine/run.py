@@ -70,8 +70,7 @@ def train_and_print(folder: RunFolder, resume: bool) -> int:
     Raises UserError for bad input that is found before the first step; a new folder is removed then.
     """
     if folder.message:
-        with contextlib.suppress(BrokenPipeError):  # a run goes on without the reader of its messages
-            sys.stderr.write(printable(f"{folder.message}\n"))
+        _show(folder.message)
     with folder:
         try:
             code = train(folder, resume=resume)
@@ -81,6 +80,12 @@ def train_and_print(folder: RunFolder, resume: bool) -> int:
         if code == 0 and not rank_in(folder.config):
             print_result(folder)
     return code
+
+
+def _show(text: str) -> None:
+    """Print a line on standard error. A run goes on without the reader of its messages."""
+    with contextlib.suppress(BrokenPipeError):
+        sys.stderr.write(printable(f"{text}\n"))
 
 
 def _train_and_test(attempt: Attempt) -> Ending:
@@ -93,6 +98,8 @@ def _train_and_test(attempt: Attempt) -> Ending:
         callbacks = {**attempt.callbacks, **run_log.callbacks()}
         job = attempt.job = prepare(folder, run_log.log, attempt.interrupts, resume=attempt.resume, callbacks=callbacks)
         job.abandon = partial(abandon, attempt)
+        if folder.first_line is not None:
+            _show(folder.first_line)
         folder.metrics.truncate_after(job.start_step)
         attempt.run_log = run_log
         run_log.start()

@@ -67,6 +67,7 @@ class RunFolder:
         self.created = False  # whether this process has created the folder
         self.replaced: Path | None = None  # the old run that a forced new one has moved aside
         self.message: str | None = None  # shown to the user at the start
+        self.first_line: str | None = None  # shown once the run is known to be sound, before its first step
         self.foreign = False  # whether only the folder's own config vouches for the packages it allows
         self.moved: dict[str, Any] = {}  # where the data of a config lie now, see `with_data`
         self._lock = lock
