@@ -116,6 +116,7 @@ def test_warnings_of_one_kind_are_one_line_and_cells_that_are_done_fold(opened: 
     assert warnings.locator("li").count() == 13
     assert page.locator("#cells .map tbody tr").count() == 12
     page.get_by_text("18 rows of which all cells are done").click()
+    page.locator("#cells .map tbody tr").nth(29).wait_for()
     assert page.locator("#cells .map tbody tr").count() == 30
     assert page.locator("#pairs .panel").count() == 11
 
