@@ -80,8 +80,12 @@ def take(values: list[OverrideValue]) -> tuple[list[OverrideValue], OverrideValu
 
 
 def take_from_files(config: Node) -> OverrideValue | None:
-    """Remove the dial that an experiment, or a choice of model, has set from a merged config, and return it."""
-    value = config["model"].pop("size", None)
+    """Remove the dial that an experiment has set from a merged config, and return it; None where there is none."""
+    model = config["model"]
+    # A class of the user's own may have an option of this name, which is not the dial.
+    if not isinstance(model, dict) or not str(model.get("_target_")).startswith("blockyard."):
+        return None
+    value = model.pop("size", None)
     if value is None:
         return None
     return OverrideValue(KEY, str(value), value)
