@@ -43,7 +43,7 @@ from blockyard.contracts import (
 from blockyard.contracts.inherited_options import with_options_of
 from blockyard.objective._baselines import of_image_tokens
 from blockyard.objective._distillation import DistilledObjective
-from blockyard.ops.projection import Projection
+from blockyard.ops.projection import Projection, RawLogits
 
 if TYPE_CHECKING:
     import torchmetrics
@@ -99,8 +99,8 @@ class NextToken(DistilledObjective):
             weight *= self.ahead_weight
             reached = reached[:, :-1] & (target[:, shift:] != Batch.ignore)  # (B, N - shift)
             later = target[:, shift:].masked_fill(~reached, Batch.ignore)
-            if isinstance(prediction, Projection):
-                some: Any = prediction._replace(x=prediction.x[:, :-shift])
+            if isinstance(prediction, Projection | RawLogits):
+                some: Any = prediction.without_last(shift)
             else:
                 some = prediction[:, :-shift]
             further = super().loss(some, later)
