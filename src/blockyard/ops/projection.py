@@ -38,9 +38,9 @@ class Projection(NamedTuple):
         """Return all logits: (..., V)."""
         return soft_cap(F.linear(self.x, self.weight, self.bias), self.scale, self.softcap)
 
-    def without_last(self, count: int) -> Projection:
+    def without_last(self, tokens: int) -> Projection:
         """Return the projection without the last tokens of each sequence. x: (B, N, D)."""
-        return self._replace(x=self.x[:, :-count])
+        return self._replace(x=self.x[:, :-tokens])
 
     def raw_logits(self) -> RawLogits:
         """Return the product alone, padded to a multiple of `ALIGNED` outputs."""
@@ -55,24 +55,24 @@ class Projection(NamedTuple):
 class RawLogits(NamedTuple):
     """Logits before their factor and bound, which a compiled loss applies while it reads them.
 
-    raw: (..., W) with W >= count; outputs from `count` on are padding
+    raw: (..., W) with W >= num_classes; outputs from `num_classes` on are padding
     scale: factor on the logits; softcap: bound of their size, or None
     """
 
     raw: Tensor
-    count: int
+    num_classes: int
     scale: float = 1.0
     softcap: float | None = None
 
-    def without_last(self, count: int) -> RawLogits:
+    def without_last(self, tokens: int) -> RawLogits:
         """Return the logits without the last tokens of each sequence. raw: (B, N, W)."""
-        return self._replace(raw=self.raw[:, :-count])
+        return self._replace(raw=self.raw[:, :-tokens])
 
     def logits(self) -> Tensor:
-        """Return the logits: (..., count)."""
+        """Return the logits: (..., num_classes)."""
         raw = self.raw
-        if self.count < raw.shape[-1]:
-            raw = raw[..., : self.count]
+        if self.num_classes < raw.shape[-1]:
+            raw = raw[..., : self.num_classes]
         return soft_cap(raw, self.scale, self.softcap)
 
 
