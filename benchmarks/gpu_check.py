@@ -262,7 +262,7 @@ def train(made: dict[str, Any], dry: bool) -> dict[str, Any]:
     from blockyard.engine.run import train as fit
     from blockyard.runs.start import create_run
 
-    made["trainer"]["compile"] = not dry and made["trainer"]["strategy"] != "fsdp"
+    made["trainer"]["compile"] = not dry
     with create_run(made, command=["gpu_check"]) as folder:
         code = fit(folder)
         if code:
