@@ -67,6 +67,20 @@ CORE = (
         "tests/config/test_model_size.py",
     ),
     _bug(
+        "typed-value-chosen",
+        "config/recipes.py",
+        "tuple(value for value in proposed if value.key not in typed_keys)",
+        "tuple(proposed)",
+        "tests/config/test_recipes.py",
+    ),
+    _bug(
+        "searched-size-keeps-steps",
+        "sweep/search/trial_config.py",
+        'for key in ("max_steps", "eval_every"):',
+        'for key in ("eval_every",):',
+        "tests/sweep/test_planner.py",
+    ),
+    _bug(
         "interruption-untold",
         "report/home/on_end.py",
         '"interrupted" if exit_code in _INTERRUPTED else "failed"',

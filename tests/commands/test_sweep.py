@@ -149,6 +149,29 @@ def test_a_run_ends_in_an_answer_and_fills_only_holes(here, capsys):
     assert "trainer.max_steps=2" in plan.question["base"]
 
 
+def test_a_command_at_the_end_reads_of_failed_cells_and_changes_no_exit_code(here, capsys, monkeypatch):
+    from blockyard.report.home import on_end
+
+    arms = "arms: {plain: [], rms: [norm=rms], costly: [trainer.max_flops=1]}\nseeds: 1\n"
+    (here / "sweeps" / "mine.yaml").write_text(FILE.partition("arms:")[0] + arms)
+    script = here / "mail.py"
+    script.write_text("import pathlib, sys\npathlib.Path('mail.json').write_text(sys.stdin.read())\nsys.exit(3)\n")
+    arguments = ["sweep", "mine", "--workers", "1", "trainer.max_steps=2", "--on-end"]
+    assert main([*arguments, f"{sys.executable} {script}"]) == 1
+    assert "ended with exit code 3; the sweep is as it was" in capsys.readouterr().out
+    mail = json.loads((here / "mail.json").read_text())
+    assert (mail["sweep"], mail["state"], mail["exit_code"]) == ("mine", "failed", 1)
+    assert mail["answer"]
+    assert {arm["name"]: arm["n"] for arm in mail["arms"]} == {"plain": 1, "rms": 1, "costly": 0}
+    assert Path(mail["page"]).is_file()
+    assert json.loads(Path(mail["comparison"]).read_text())["answer"] == mail["answer"]
+    # Nothing is left to run, and the failed cell still counts.
+    monkeypatch.setattr(on_end, "SECONDS", 0.3)
+    script.write_text("import time\ntime.sleep(60)\n")
+    assert main([*arguments, f"{sys.executable} {script}"]) == 1
+    assert "did not end within 0.3 s and was stopped" in capsys.readouterr().out
+
+
 SEARCH = FILE.replace("  bad: [token_mixer=fourier, position=rope]\n", "") + (
     "search: {trials: 2, sampler: random, space: {optimizer.lr: {low: 1e-4, high: 1e-2, log: true}}}\n"
 )

@@ -120,7 +120,33 @@ def test_the_context_fits_the_texts(tmp_path: Path) -> None:
     path = tmp_path / "texts.csv"
     path.write_text("text,label\n" + "".join(f"{'a b ' * 20}{n},{n % 2}\n" for n in range(100)))
     assert compose(["data=table", f"data.path={path}"]).config["data"]["context"] == 48  # 41 words
-    assert compose(["data=table", f"data.path={path}", "data.context=20"]).config["data"]["context"] == 20
+    composed = compose(["data=table", f"data.path={path}", "data.context=20"])
+    assert composed.config["data"]["context"] == 20
+    assert composed.recipe is not None
+    assert not any("data.context" in line for line in composed.recipe.described())  # it was not chosen here
+
+
+@pytest.mark.parametrize(
+    ("overrides", "every"),
+    [
+        ("callbacks=early_stopping", None),
+        ("callbacks=early_stopping trainer.max_epochs=null trainer.max_steps=500", None),
+        ("callbacks=early_stopping trainer.eval_every=7", 7),
+        ("", 100000),
+    ],
+)
+def test_early_stopping_evaluates_each_epoch_where_the_recipe_evaluates_at_the_end(
+    tmp_path: Path, overrides: str, every: int | None
+) -> None:
+    path = tmp_path / "numbers.csv"
+    path.write_text("width,height,label\n" + "".join(f"{n},{n / 2},{n % 2}\n" for n in range(40)))
+    composed = compose(["data=table", f"data.path={path}", *overrides.split()])
+    assert composed.config["trainer"]["eval_every"] == every
+    assert composed.recipe is not None
+    described = any(line.startswith("trainer.eval_every=null: ") for line in composed.recipe.described())
+    assert described == (every is None)
+    steps = compose(["data=code", "callbacks=early_stopping"]).config["trainer"]["eval_every"]
+    assert steps == 500  # of the recipe
 
 
 def test_a_table_of_numbers_is_read_by_its_columns(tmp_path: Path) -> None:

@@ -82,6 +82,16 @@ def test_a_warm_up_that_outlasts_the_run_is_noted(pairs: tuple[str, ...]) -> Non
     assert "after 10 steps" in warmup
 
 
+def test_early_stopping_that_cannot_stop_is_noted() -> None:
+    reader = DataReader()
+    assert not reader.read(configured(*TINY, "trainer.eval_every=30")[0]).notes
+    stopping = (*TINY, "callbacks=early_stopping")
+    (note,) = reader.read(configured(*stopping, "trainer.eval_every=30")[0]).notes
+    assert "trainer.eval_every=30, and the run has 30 steps" in note
+    for every in ("29", "null"):
+        assert not reader.read(configured(*stopping, f"trainer.eval_every={every}")[0]).notes
+
+
 def test_large_files_are_left_to_the_run(pairs: tuple[str, ...]) -> None:
     """A reader with a limit says that it has not read them."""
     config, _ = configured(*pairs)

@@ -13,7 +13,9 @@ from blockyard.runs.identity import identity
 from blockyard.sweep.cell import trial_store
 from blockyard.sweep.cells import cell_name
 from blockyard.sweep.plan import history, planner
+from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.sweep_plan import SweepPlan
+from blockyard.sweep.search.trial_config import arm_template
 from tests.support.every import every
 from tests.support.tiny import VIT
 from tests.sweep.spec_plans import plan_from, refusals
@@ -290,6 +292,27 @@ def test_whole_bounds_of_a_whole_option_are_searched_in_whole_numbers(tmp_path):
 def test_an_impossible_space_is_refused_by_the_planner(tmp_path, space, key):
     """Bounds outside of the option's range, of another type, and keys that do not exist cost no trial."""
     assert any(key in problem for problem in refusals(tmp_path, searched(space)))
+
+
+def test_the_size_of_a_model_is_searched(tmp_path):
+    """A trial has the shape, the parametrization and the steps that the dial sets on a command line."""
+    space = "model.size: [100k, 200k], optimizer.lr: [1e-3, 1e-2]"
+    text = searched(space).replace(BASE, "base: [data=code, trainer=cpu]")
+    sweep_plan = plan_from(tmp_path, text)
+    template = arm_template(sweep_plan, "b", CellComposer())
+    assert template is not None
+    config, choices, problems = template.config({"model.size": "200k", "optimizer.lr": 1e-2}, 0)
+    typed = compose([*sweep_plan.question["base"], "norm=rms", "model.size=200k", "optimizer.lr=1e-2"])
+    assert not problems
+    assert typed.sized is not None
+    assert abs(typed.sized.value / 200_000 - 1) < 0.1
+    for family in ("model", "parametrization", "optimizer"):
+        assert config[family] == typed.config[family]
+        assert choices[family] == typed.choices[family]
+    for key in ("max_steps", "eval_every"):
+        assert config["trainer"][key] == typed.config["trainer"][key]
+        assert config["trainer"][key] != template.variant.config["trainer"][key]
+    assert any("search.space.model.size: wee" in text for text in refusals(tmp_path, text.replace("100k", "wee")))
 
 
 def test_a_space_that_one_arm_does_not_have_is_refused(tmp_path):

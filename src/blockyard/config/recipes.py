@@ -31,6 +31,7 @@ from blockyard.config.overrides import OverrideValue, SortedOverrides
 from blockyard.config.placed_nodes import are_sound, placed_nodes
 from blockyard.config.presets import RECIPE
 from blockyard.config.rules import RULES, Facts
+from blockyard.config.tree import Node
 from blockyard.config.untrusted.targets import allow_of, allowed
 from blockyard.contracts import DataModule, DataSpec, FittingValue, TextTokenizer, Tokenizer
 
@@ -160,16 +161,15 @@ def _data(ordered: SortedOverrides, folders: tuple[Path, ...]) -> DataModule | N
     """Return the data of a command line; None where a rule of its options refuses them."""
     groups = [group for group in ordered.groups if group.startswith("data=")]
     values = [value for value in ordered.values if value.key == "allow" or value.key.startswith("data.")]
-    facts = _facts(SortedOverrides(groups, values), folders, ["data"])
+    facts = _facts(*merge(SortedOverrides(groups, values), folders, []), ["data"])
     if "data" not in facts.picks or not issubclass(facts["data"].target, DataModule):
         return None
     data: DataModule = facts["data"].target(**facts["data"].options)
     return data
 
 
-def _facts(ordered: SortedOverrides, folders: tuple[Path, ...], families: list[str]) -> Facts:
-    """Return the choices of overrides as rules see them; none where a node is not allowed or not valid."""
-    config, choices = merge(ordered, folders, [])
+def _facts(config: Node, choices: dict[str, str | None], families: list[str]) -> Facts:
+    """Return the choices of a merged config as rules see them; none where a node is not allowed or not valid."""
     allow = allow_of(config)
     if not all(allowed(place.target, allow) for place in placed_nodes(config)) or not are_sound(config):
         return Facts({})
@@ -193,7 +193,7 @@ def _needed(name: str, typed: dict[str, str], ordered: SortedOverrides, folders:
 
 def _is_refused(ordered: SortedOverrides, folders: tuple[Path, ...]) -> bool:
     """Return whether a rule refuses the choices. Of options that are no options of theirs, `check` says so."""
-    facts = _facts(ordered, folders, [*CONTRACTS, *SOURCE_CONTRACTS])
+    facts = _facts(*merge(ordered, folders, []), [*CONTRACTS, *SOURCE_CONTRACTS])
     with suppress(Exception):
         return any(refusal(rule, facts) for rule in RULES)
     return False
@@ -202,11 +202,12 @@ def _is_refused(ordered: SortedOverrides, folders: tuple[Path, ...]) -> bool:
 def _fitting(
     recipe: ChosenRecipe, data: DataModule, ordered: SortedOverrides, folders: tuple[Path, ...]
 ) -> tuple[FittingValue, ...]:
-    """Return the values of options that fit the files and that nobody typed."""
-    facts = _facts(with_recipe(ordered, recipe), folders, ["tokenizer", "source_tokenizer"])
+    """Return the values of options that fit the files and the callbacks, and that nobody typed."""
+    config, choices = merge(with_recipe(ordered, recipe), folders, [])
+    facts = _facts(config, choices, ["tokenizer", "source_tokenizer"])
     lengths: dict[str, Callable[[str], int]] = {}
     typed_keys = {value.key for value in ordered.values}
-    proposed: list[FittingValue] = []
+    proposed = _for_early_stopping(config)
     for key in ("tokenizer", "source_tokenizer"):
         if key not in facts.picks or not issubclass(facts[key].target, Tokenizer):
             continue
@@ -222,3 +223,14 @@ def _fitting(
     with suppress(ValueError):  # of a file that cannot be used, of which `check` says so
         proposed += data.fitting(length, lengths.get("source_tokenizer", length))
     return _not_typed(proposed, ordered)
+
+
+def _for_early_stopping(config: Node) -> list[FittingValue]:
+    """Return an evaluation each epoch for early stopping, where the recipe evaluates after the last step alone."""
+    trainer = config.get("trainer", {})
+    every, steps = trainer.get("eval_every"), trainer.get("max_steps")
+    if "early_stopping" not in config.get("callbacks", {}) or every is None:
+        return []
+    if steps is not None and every < steps:
+        return []
+    return [FittingValue("trainer.eval_every", None, "callbacks.early_stopping compares evaluations, one each epoch")]

@@ -20,6 +20,7 @@ from blockyard.config.tree import Node
 from blockyard.config.untrusted.targets import allow_of
 from blockyard.contracts import Splits
 from blockyard.data.splits.loaded import forget, kept
+from blockyard.engine.callbacks.early_stopping import EarlyStopping
 from blockyard.engine.loader import Layout
 from blockyard.engine.setup_data import lay_out
 from blockyard.errors import first_line
@@ -65,7 +66,7 @@ class DataReader:
 
     def read(self, config: Node) -> DataFacts:
         """Read the data of a checked config, unless its facts are known."""
-        parts = ("data", "tokenizer", "source_tokenizer", "objective", "init", "trainer", "schedule")
+        parts = ("data", "tokenizer", "source_tokenizer", "objective", "init", "trainer", "schedule", "callbacks")
         key = json.dumps([config.get(name) for name in parts], sort_keys=True, default=str)
         if key not in self._facts:
             self._facts[key] = self._read(config)
@@ -151,6 +152,10 @@ def remarks(components: Components, splits: Splits | None = None, total: int | N
         yield remark
     if total is not None:
         yield from components.schedule.remarks(total)
+        every = components.node("trainer").eval_every
+        for callback in components.node("callbacks").values():
+            if isinstance(callback, EarlyStopping):
+                yield from callback.remarks(every, total)
 
 
 def _known_total(components: Components, steps_per_epoch: int | None = None) -> int | None:

@@ -76,12 +76,12 @@ def resume_point(folder: RunFolder, rank: int, resume: bool, loop: LoopCallback)
         states[path] = content["callbacks"][loop.state_key]
 
     newest = newest_good(folder.checkpoints, identity=folder.identity, seed=folder.seed, check=check)
-    if newest.refused:
-        log.warning("%s", newest)
     if newest.path is None:
         if newest.refused:
             raise UserError(f"no checkpoint of {folder.path} can be used: {newest}; force=true starts over")
         return ResumePoint()
+    if newest.refused:
+        log.warning("%s", newest)
     state = states[newest.path]
     best = next((state["watchers"][name]["step"] for name in _checkpoint_names(loop)), None)
     logged = state.get("logged") or [int(bool(state["values"])), 0]  # older checkpoints do not say
@@ -107,11 +107,34 @@ def _check(path: Path, content: dict[str, Any], loop: LoopCallback) -> None:
     others = bool(loop.callbacks.lightning)  # they may add weights of their own
     parameters = [name for name, _ in learner.named_parameters()]
     check_weights(path, content["state_dict"], learner.state_dict(), parameters, more=others)
-    if not learner.settings.sharded:  # FSDP's state of the optimizer goes by the names of parameters
-        check_optimizer(path, content["optimizer_states"], learner.configure_optimizers(), step)
+    optimizer: Any = learner.configure_optimizers()
+    _check_strategy(path, content["optimizer_states"], optimizer, learner)
+    if not learner.settings.sharded:  # the state that FSDP saves has the order of the model
+        check_optimizer(path, content["optimizer_states"], optimizer, step)
     if step > loop.state.total:
         raise BadCheckpointError(path, f"it is of step {step}, and the run has {loop.state.total}")
     _check_callbacks(path, content["callbacks"], loop, step)
+
+
+def _check_strategy(path: Path, states: list[Any], optimizer: Any, learner: Any) -> None:
+    """Raise BadCheckpointError where the optimizer's state was saved with FSDP and the run is without, or vice versa.
+
+    torch.optim numbers parameters group by group, FSDP in the order of the model. A state in the other order would be
+    refused for its shapes, or loaded for other parameters where these are equal.
+    """
+    positions = {parameter: position for position, parameter in enumerate(learner.parameters())}
+    model_order = [positions[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+    group_order = [*range(len(model_order))]
+    try:
+        saved = [number for group in states[0]["param_groups"] for number in group["params"]]
+    except (IndexError, KeyError, TypeError):
+        return  # check_optimizer names the damage
+    if model_order == group_order:
+        return  # either way the numbers are the same
+    if saved == model_order and not learner.settings.sharded:
+        raise BadCheckpointError(path, "it was saved with FSDP; resume with trainer.strategy=fsdp")
+    if saved == group_order and learner.settings.sharded:
+        raise BadCheckpointError(path, "it was saved without FSDP; resume with trainer.strategy=auto, or ddp")
 
 
 def _check_callbacks(path: Path, saved: Mapping[str, Any], loop: LoopCallback, step: int) -> None:

@@ -14,15 +14,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from blockyard.engine.run import train
+from blockyard.errors import UserError
 from blockyard.runs.checkpoint import newest_good
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.predictions_file import TEST, read_predictions
+from blockyard.runs.resume import reopen
 from tests.battery import ranks
 from tests.engine.lightning.process_runs import NO_DROPOUT, start, trained
 from tests.support import engine_runs
 from tests.support.engine_runs import rows, run
 from tests.support.fork import forked
-from tests.support.tiny import TEXT, TINY
+from tests.support.tiny import TEXT, TINY, steps
 
 
 def wait_for_step(outputs: Path, step: int) -> None:
@@ -192,6 +195,62 @@ def test_sigterm_to_another_process_alone_interrupts_the_run(tmp_path: Path) -> 
     assert run_folder.status.state == "interrupted"
     assert newest_good(run_folder.checkpoints).step == run_folder.status.step
     assert not (run_folder.path / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("saved", "resumed", "message"),
+    [
+        ("fsdp", "auto", "it was saved with FSDP; resume with trainer.strategy=fsdp"),
+        ("auto", "fsdp", "it was saved without FSDP; resume with trainer.strategy=auto, or ddp"),
+    ],
+)
+def test_another_strategy_is_named_before_the_state_of_the_optimizer(
+    tmp_path: Path, saved: str, resumed: str, message: str
+) -> None:
+    one = ("trainer.devices=1", f"trainer.strategy={saved}", "callbacks.checkpoint.every=1", *steps(3, None))
+    assert engine_runs.killed_at(2, tmp_path, *one) == -signal.SIGKILL
+    path = ranks.only_run(tmp_path).path
+
+    def resume() -> int:
+        with reopen(path, [f"trainer.strategy={resumed}"]) as run_folder, pytest.raises(UserError, match=message):
+            train(run_folder, resume=True)
+        return 0
+
+    assert forked(resume) == 0
+
+
+@pytest.mark.full
+def test_a_sharded_run_goes_on_with_one_process_and_with_two_again(tmp_path: Path) -> None:
+    base = tuple(override for override in TINY if not override.startswith("trainer="))
+    overrides = ("trainer.accelerator=cpu", "trainer.devices=2", *NO_DROPOUT)
+    assert forked(ranks.two(tmp_path / "whole", "fsdp", *overrides, base=base)) == 0
+    first = ranks.two(tmp_path / "stopped", "fsdp", *overrides, base=base)
+
+    def stop_first() -> int:
+        engine_runs.signal_after(10, signal.SIGTERM)
+        return first()
+
+    assert forked(stop_first) == 143
+    stopped = ranks.only_run(tmp_path / "stopped")
+    assert stopped.status.step == newest_good(stopped.checkpoints).step == 11
+
+    def resume(devices: int, stop_after: int | None) -> Callable[[], int]:
+        def work() -> int:
+            ranks.fork_ranks()
+            if stop_after is not None:
+                engine_runs.signal_after(stop_after, signal.SIGTERM)
+            with reopen(stopped.path, [f"trainer.devices={devices}"]) as run_folder:
+                return train(run_folder, resume=True)
+
+        return work
+
+    assert forked(resume(1, 20)) == 143
+    assert newest_good(stopped.checkpoints).step == 21
+    assert forked(resume(2, None)) == 0
+    rows_stopped, rows_whole = rows(ranks.only_run(tmp_path / "stopped")), rows(ranks.only_run(tmp_path / "whole"))
+    assert [row["step"] for row in rows_stopped] == [row["step"] for row in rows_whole]
+    for left, right in zip(rows_stopped, rows_whole, strict=True):
+        assert left == pytest.approx(right, rel=1e-4)
 
 
 def other_process(process: subprocess.Popen[str]) -> int:

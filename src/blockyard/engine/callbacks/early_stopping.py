@@ -7,6 +7,7 @@ Reference: pytorch_lightning.callbacks.EarlyStopping
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from blockyard.contracts import Architecture, Count, DataModule, NonNegative, Objective, Text, any_split
 from blockyard.engine.callbacks.base import RunCallback, RunState, StateDict
@@ -55,6 +56,17 @@ class EarlyStopping(RunCallback):
         if str(self.monitor).removeprefix("val/") in names:
             return []
         return [f"monitor={self.monitor}: unknown metric; the objective has {', '.join(sorted(names))}"]
+
+    def remarks(self, every: int | None, total: int) -> Iterator[str]:
+        """Yield a note where the run is not evaluated before its last step.
+
+        every: steps between two evaluations, None for an epoch; total: steps of the run
+        """
+        if every is not None and every >= total:
+            yield (
+                f"callbacks.early_stopping cannot stop this run: trainer.eval_every={every}, and the run has {total} "
+                "steps; trainer.eval_every=null evaluates each epoch"
+            )
 
     def on_evaluate(self, state: RunState, values: dict[str, float]) -> None:
         """Count the evaluations without progress."""

@@ -472,7 +472,8 @@ def arms_without_space(question: Question, variants: Iterable[Variant]) -> Itera
         for key, dimension in space.items():
             if "." not in key or key.partition(".")[0] in space:  # a choice, or an option of one that is searched
                 continue
-            if layer_kinds.is_choice(key):  # as of any other choice, `space_problems` tries every value
+            # As of any other choice, `space_problems` tries every value.
+            if layer_kinds.is_choice(key) or key == model_size.KEY:
                 continue
             node, last = _owner(variant.config, key)
             if node is None:

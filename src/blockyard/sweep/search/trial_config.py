@@ -9,9 +9,10 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from blockyard.config import layer_kinds
+from blockyard.config import layer_kinds, model_size
 from blockyard.config.compose import Composed
 from blockyard.config.defaults import LEFT_OUT
+from blockyard.config.override_grammar import to_override
 from blockyard.config.tree import Node, is_node
 from blockyard.contracts import Issue
 from blockyard.sweep.cells import Setting, Variant
@@ -45,10 +46,15 @@ class ArmTemplate:
         kinds = [f"{key}={value}" for key, value in setting.items() if layer_kinds.is_choice(key)]
         if kinds:
             issues += self._set_kinds(config, kinds)
-        others = {key: value for key, value in setting.items() if not layer_kinds.is_choice(key)}
+        others = {}
+        for key, value in setting.items():
+            if key != model_size.KEY and not layer_kinds.is_choice(key):
+                others[key] = value
         for key, value in others.items():
             if "." not in key:
                 issues += self._set_choice(config, choices, key, value)
+        if model_size.KEY in setting:
+            issues += self._set_size(config, choices, setting)
         for key, value in others.items():
             if "." in key:
                 issues += _set_option(config, key, value)
@@ -57,6 +63,20 @@ class ArmTemplate:
             config = with_split(config, seed)
         problems = [str(issue) for issue in issues] or self.composer.problems(Composed(config, choices))
         return config, choices, problems
+
+    def _set_size(self, config: Node, choices: dict[str, str | None], setting: Setting) -> list[Issue]:
+        # The dial solves the rest of the shape, so it must see every other value of the trial.
+        overrides = [to_override(key, value) for key, value in setting.items()]
+        composed = self.composer.compose([*self.overrides, *overrides])
+        if composed.sized is None:
+            return composed.issues or [Issue(model_size.KEY, "the model of this trial cannot be built")]
+        for family in ("model", "parametrization"):
+            if family in composed.config:
+                config[family] = copy.deepcopy(composed.config[family])
+                choices[family] = composed.choices.get(family)
+        for key in ("max_steps", "eval_every"):
+            config["trainer"][key] = composed.config["trainer"][key]
+        return []
 
     def _set_kinds(self, config: Node, overrides: list[str]) -> list[Issue]:
         composed = self.composer.compose([*self.overrides, *overrides])
