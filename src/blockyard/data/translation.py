@@ -9,11 +9,11 @@ Reference: babel.dates.format_date
 
     joined   Saturday, November 21, 2026 START 21. November 2026 END     one sequence for any decoder
 
-Without a path: 10,000 days, each written in full, long or medium format in one language and in long format
-in another. With one: a file of tab-separated columns, plain or gzipped. If its header names a column `split`
-(train, val, test), that is the split; otherwise `split_seed` draws it. No text occurs in two splits. One
-tokenizer reads both sides, unless source_tokenizer names another for the source; the start and end tokens are added
-to the vocabulary of the target.
+Without a path, with the extra `translation`: 10,000 days, each written in full, long or medium format in one
+language and in long format in another. With one: a file of tab-separated columns, plain or gzipped. If its header
+names a column `split` (train, val, test), that is the split; otherwise `split_seed` draws it. No text occurs in two
+splits. One tokenizer reads both sides, unless source_tokenizer names another for the source; the start and end tokens
+are added to the vocabulary of the target.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _written_dates(source: str, target: str, seed: int) -> tuple[Pair, ...]:
 def unavailable(*languages: str) -> str | None:
     """Return why dates cannot be written in these languages, or None."""
     if importlib.util.find_spec("babel") is None:
-        return "data=translation without a file needs the package Babel: pip install babel, or set data.path=FILE"
+        return "dates need the package Babel: pip install 'blockyard[translation]'; or set data.path=FILE"
     for language in languages:
         if _locale(language) is None:
             return f"CLDR has no language {language!r}; use one such as en, de, fr, es, zh, ar or {ISO}"
