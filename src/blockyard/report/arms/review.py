@@ -49,7 +49,8 @@ def still_improving(curves: Sequence[CurveRow], metric: str, direction: str) -> 
             share = _late_share(points)
             if share is not None:
                 shares.setdefault(curve.arm, []).append(share)
-        elif not _worse_at_the_end(points):
+        # A run that was better at an earlier evaluation is left out: its loss in training then falls by overfitting.
+        elif len(points) < 2 or points[-1][1] >= max(value for _, value in points[:-1]):
             end = _training_end(_points(curve, _TRAINING, -1.0))
             if end is not None:
                 ends.setdefault(curve.arm, []).append(end)
@@ -88,11 +89,6 @@ def _late_share(points: Sequence[tuple[int, float]]) -> float | None:
     if not late or last <= first:
         return None
     return (last - max(late)) / (last - first)
-
-
-def _worse_at_the_end(points: Sequence[tuple[int, float]]) -> bool:
-    """Return whether a run was better at an earlier evaluation: its loss in training then falls by overfitting."""
-    return len(points) > 1 and points[-1][1] < max(value for _, value in points[:-1])
 
 
 class _TrainingEnd(NamedTuple):

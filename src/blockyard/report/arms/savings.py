@@ -121,7 +121,12 @@ def savings_answer(savings_of_arms: Sequence[SavingRow], data: ComparisonInput) 
     """
     if (data.question or {}).get("ladder"):
         return ""
-    unit = _unit(data)
+    # Of the budget that the arms share, the saved part counts.
+    unit = "steps"
+    for limited, option in _LIMITS.items():
+        if all((arm.config.get("trainer") or {}).get(option) is not None for arm in data.arms):
+            unit = limited
+            break
     parts = []
     for row in savings_of_arms:
         saved: SavedRow | None = getattr(row, unit)
@@ -134,14 +139,6 @@ def savings_answer(savings_of_arms: Sequence[SavingRow], data: ComparisonInput) 
         named.append(f"{len(parts) - _MAX_NAMED} more arms are in comparison.json")
     against, metric = savings_of_arms[0].against, savings_of_arms[0].metric
     return f"Of the {_SHOWN[unit]} that {against} takes to its last {metric}, {'; '.join(named)}."
-
-
-def _unit(data: ComparisonInput) -> str:
-    """Return the unit of the budget that the arms share: what is saved of it is what counts."""
-    for unit, option in _LIMITS.items():
-        if all((arm.config.get("trainer") or {}).get(option) is not None for arm in data.arms):
-            return unit
-    return "steps"
 
 
 def _share_text(saved: SavedRow) -> str:

@@ -21,7 +21,7 @@ Error rates: `benchmarks/verdicts.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from blockyard.report.load.document import ClauseRow, Difference, ExpectRow
@@ -200,7 +200,10 @@ def of_one_family(
         gap = result.difference
         if gap is None:
             continue
-        clause = _clause_of(expect.clauses, arm, rivals.get(arm))
+        rival = rivals.get(arm)
+        matching = [clause for clause in expect.clauses if clause.arms in ((arm, rival), (rival, arm))]
+        decided = [clause for clause in matching if clause.verdict != "undecided"]
+        clause = next(iter(decided or matching), None)
         if clause is None:
             text = f"Not asked: no clause compares it with {rivals[arm]}."
             if gap.diverged:
@@ -217,13 +220,6 @@ def of_one_family(
             text = f"{verdict[:1].upper()}{verdict[1:]}: {clause.text} is {clause.verdict}; {clause.reason}."
         family[arm] = replace(result, difference=replace(gap, holm_p=clause.holm_p), verdict=verdict, explanation=text)
     return family
-
-
-def _clause_of(clauses: Sequence[ClauseRow], arm: str, rival: str | None) -> ClauseRow | None:
-    """Return the clause that compares an arm with its rival, a decided one before others; None where there is none."""
-    matching = [clause for clause in clauses if clause.arms in ((arm, rival), (rival, arm))]
-    decided = [clause for clause in matching if clause.verdict != "undecided"]
-    return next(iter(decided or matching), None)
 
 
 def _verdict_of_arm(clause: ClauseRow, arm: str, result: ArmResult) -> str:

@@ -327,7 +327,12 @@ def evidence_row(
         )
         looks.append(look)
     sentences = [stopped(standing, judgements, question)]
-    sentences += [_overestimated(one) for one in judgements if not terms.by_order(one) and _is_small(one)]
+    for one in judgements:
+        if not terms.by_order(one) and _is_small(one):
+            sentences.append(
+                f"The size of the difference in {one.comparison.name} is likely too large: effects below {_SMALL:g} "
+                "standard deviation are decided where they happen to look larger than they are."
+            )
     by = "boundary" if terms.rule.by == "boundary" and not terms.outcome else "e-values"
     return EvidenceRow(alpha=ALPHA, reason=standing.reason, words=" ".join(sentences), looks=looks, by=by)
 
@@ -390,13 +395,6 @@ def _is_small(one: Judgement) -> bool:
     deviation = math.sqrt(math.fsum((gap - mean) ** 2 for gap in one.gaps) / (n - 1))
     size = effect(mean, deviation, n)
     return size is not None and abs(size) < _SMALL
-
-
-def _overestimated(one: Judgement) -> str:
-    return (
-        f"The size of the difference in {one.comparison.name} is likely too large: effects below {_SMALL:g} standard "
-        "deviation are decided where they happen to look larger than they are."
-    )
 
 
 def warnings(judgements: Sequence[Judgement], values: Values, limits: Range | None) -> list[str]:
