@@ -28,7 +28,6 @@ from blockyard.report.load.document import ClauseRow, Difference, ExpectRow
 from blockyard.report.stats.intervals import LEVEL
 from blockyard.report.stats.metric_range import room
 from blockyard.report.stats.paired import (
-    Values,
     diverged_runs,
     finite,
     outcomes,
@@ -232,14 +231,6 @@ def _verdict_of_arm(clause: ClauseRow, arm: str, result: ArmResult) -> str:
     return _OF_ARMS[clause.decision][second]
 
 
-def _sums(claim: Claim) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the arms of both sides. (a - b) - (c - d) = (a + d) - (b + c)."""
-    if claim.minus is None:
-        return ((claim.arm,), (claim.other,))
-    second, fourth = claim.minus
-    return (claim.arm, fourth), (second, claim.other)
-
-
 def _difference(
     claim: Claim,
     values: Mapping[str, Mapping[int, float | None]],
@@ -254,35 +245,22 @@ def _difference(
     """
     diverged = diverged_runs(claim.arms, values)
     if differ:
-        gap = differ(*_sums(claim))
+        gap = differ(*claim.sums)
         if diverged:
             return replace(gap, t_p=None, permutation_p=None, diverged=diverged)
         return gap
     if signs or (diverged and claim.minus is None):
         gap = sign_difference(outcomes(values[claim.arm]), outcomes(values[claim.other]), direction)
         return replace(gap, diverged=diverged)
-    left, right = _paired(claim, {arm: finite(values[arm]) for arm in claim.arms})
-    gap = paired_difference(left, right)
+    sides = []
+    for arms in claim.sums:
+        ended = [finite(values[arm]) for arm in arms]
+        seeds = set.intersection(*map(set, ended))
+        sides.append({seed: math.fsum(by_seed[seed] for by_seed in ended) for seed in seeds})
+    gap = paired_difference(*sides)
     if diverged:
         return replace(gap, t_p=None, permutation_p=None, diverged=diverged)
     return gap
-
-
-def _paired(claim: Claim, values: Values) -> tuple[dict[int, float], dict[int, float]]:
-    """Return the two sides of a claim, by seed. A contrast has sums: (a - b) - (c - d) = (a + d) - (b + c).
-
-    The sums are as large as the metric, so that differences within its rounding count as equal, as between arms.
-    """
-    if claim.minus is None:
-        return dict(values[claim.arm]), dict(values[claim.other])
-    a = values[claim.arm]
-    b = values[claim.minus[0]]
-    c = values[claim.other]
-    d = values[claim.minus[1]]
-    seeds = a.keys() & b.keys() & c.keys() & d.keys()
-    left = {seed: a[seed] + d[seed] for seed in seeds}
-    right = {seed: b[seed] + c[seed] for seed in seeds}
-    return left, right
 
 
 @dataclass(frozen=True)

@@ -161,15 +161,7 @@ class Judgement:
 def comparisons(expect: str | None, arms: Sequence[str], baseline: str | None) -> list[ArmComparison]:
     """Return the comparisons that a sweep has to decide. Raises UserError as `expectation.parse` does."""
     if expect:
-        compared = []
-        for claim in parse(expect, arms):
-            plus: tuple[tuple[str, ...], tuple[str, ...]] = ((claim.arm,), (claim.other,))
-            if claim.minus is not None:
-                # (a - b) - (c - d) = (a + d) - (b + c): sums are as large as the metric, whose rounding sets the scale.
-                b, d = claim.minus
-                plus = ((claim.arm, d), (b, claim.other))
-            compared.append(ArmComparison(str(claim), plus, claim.sign))
-        return compared
+        return [ArmComparison(str(claim), claim.sums, claim.sign) for claim in parse(expect, arms)]
     if baseline is None:
         return []
     return [ArmComparison(arm, ((arm,), (baseline,))) for arm in arms if arm != baseline]
