@@ -75,11 +75,11 @@ def _still(name: str, late: Mapping[str, float]) -> Iterator[str]:
 
 def _points(curve: CurveRow, name: str, sign: float) -> list[tuple[int, float]]:
     """Return the steps and the values of a metric, times `sign`: more is better."""
-    return [
-        (step, sign * value)
-        for step, value in zip(curve.step, curve.metrics.get(name, ()), strict=False)
-        if value is not None
-    ]
+    points = []
+    for step, value in zip(curve.step, curve.metrics.get(name, ()), strict=False):
+        if value is not None:
+            points.append((step, sign * value))
+    return points
 
 
 def _late_share(points: Sequence[tuple[int, float]]) -> float | None:

@@ -314,11 +314,10 @@ def _with_baseline(keys: SweepFile, arms: list[Arm], problems: list[str]) -> Swe
 def _at_rungs(keys: SweepFile, ladder: Ladder, listed: list[Arm], problems: list[str]) -> SweepFile:
     """Return the keys with the arms at their rungs: in `baseline` and `expect` the largest, in `search.only` all."""
     names = [arm.name for arm in listed]
-    changes: dict[str, Any] = {
-        key: ladders.at_last_rung(text, names, ladder)
-        for key, text in (("baseline", keys.baseline), ("expect", keys.expect))
-        if text
-    }
+    changes: dict[str, Any] = {}
+    for key, text in (("baseline", keys.baseline), ("expect", keys.expect)):
+        if text:
+            changes[key] = ladders.at_last_rung(text, names, ladder)
     search = keys.search
     if search and "only" in search:
         problems += ladders.only_problems(search["only"], ladder)
