@@ -60,8 +60,8 @@ def _row(
     quotients: dict[str, dict[str, float | None]] = {unit: {} for unit in UNITS}
     for seed in sorted(by_arm[arm].keys() & by_arm[rival].keys()):
         for unit, field in UNITS.items():
-            points = _points(by_arm[arm][seed], field, metric, sign)
-            base_points = _points(by_arm[rival][seed], field, metric, sign)
+            points = curve_points(by_arm[arm][seed], field, metric, sign)
+            base_points = curve_points(by_arm[rival][seed], field, metric, sign)
             if min(len(points), len(base_points)) < EVALUATIONS:
                 continue
             target = base_points[-1][1]
@@ -75,7 +75,7 @@ def _row(
     return SavingRow(arm=arm, against=rival, metric=metric, **saved)
 
 
-def _points(curve: CurveRow, field: str, metric: str, sign: float) -> list[tuple[float, float]]:
+def curve_points(curve: CurveRow, field: str, metric: str, sign: float) -> list[tuple[float, float]]:
     """Return the evaluations of a curve as (length, value) where both are known; more is better."""
     points = []
     for length, value in zip(getattr(curve, field), curve.metrics.get(metric, ()), strict=False):
