@@ -117,11 +117,6 @@ class CanvasOptions(LoadedData):
         kept, held_out = stratified(rest.target, self.validation_fraction, self.split_seed)
         return rest.select(kept), rest.select(held_out), test
 
-    def sizes(self) -> list[int]:
-        """Return the number of canvases of each split."""
-        counts = (self.samples, self.eval_samples, self.eval_samples)
-        return [self.size_of(number, count) for number, count in enumerate(counts)]
-
 
 @dataclass(kw_only=True, eq=False)
 class CanvasData(CanvasOptions):

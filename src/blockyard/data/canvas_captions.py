@@ -128,6 +128,6 @@ class CanvasCaptions(CanvasData):
             tokenizer.fit(captions(scenes[0].draw(torch.arange(FITTED), 0)))
         ends = ends_of(tokenizer, self.spec)
         splits = []
-        for source, samples in zip(scenes, self.sizes(), strict=True):
+        for source, samples in zip(scenes, self.sizes_of(self.samples, self.eval_samples), strict=True):
             splits.append(CaptionSplit(source, tokenizer, ends, samples, blank=self.blank))
         return Splits(*splits)

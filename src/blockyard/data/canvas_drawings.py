@@ -232,7 +232,7 @@ class CanvasDrawings(CanvasData):
         if not source.state():
             source.fit(captions(scenes[0].draw(torch.arange(FITTED), 0)))
         parts = []
-        for drawn, size in zip(scenes, self.sizes(), strict=True):
+        for drawn, size in zip(scenes, self.sizes_of(self.samples, self.eval_samples), strict=True):
             parts.append(CaptionedCanvases(drawn, source, size))
         fitted = scenes[0].source.levels(scenes[0].draw(torch.arange(FITTED), 0)).to(torch.uint8)
         reader = CanvasReader(scenes[0].source.digits)

@@ -205,7 +205,7 @@ class CanvasQuestions(CanvasData):
             tokenizer.fit(QUESTIONS)
         questions = Ragged.of([tokenizer.encode(question) for question in QUESTIONS])
         train, *rest = self.scenes((1, MOST))
-        size, *sizes = self.sizes()
+        size, *sizes = self.sizes_of(self.samples, self.eval_samples)
         first = QuestionSplit(train, questions, size, blank=self.blank, train=None, colour_share=self.colour_share)
         splits = [first]
         for scenes, samples in zip(rest, sizes, strict=True):

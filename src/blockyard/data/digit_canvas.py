@@ -116,7 +116,7 @@ class DigitCanvas(CanvasOptions):
         levels, _ = unscaled.compose(torch.arange(1000), mix("moments"))
         moments = Moments.of(levels)
         splits = []
-        for digits, samples in zip(images, self.sizes(), strict=True):
+        for digits, samples in zip(images, self.sizes_of(self.samples, self.eval_samples), strict=True):
             splits.append(CanvasSplit(digits, moments, self.size, counts, samples))
         contents: list[Tensor] = []
         for split in splits:
