@@ -37,10 +37,8 @@ from blockyard.contracts import (
     FittingValue,
     Length,
     Samples,
-    Seed,
     Splits,
     Text,
-    TextTokenizer,
     Tokenizer,
 )
 from blockyard.data.files.digest import sha256
@@ -49,7 +47,8 @@ from blockyard.data.splits.fitting import equally_spaced_rows, fitting_context
 from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.order import mix
 from blockyard.data.splits.pairs import JoinedSplit, disjoint, encode
-from blockyard.data.splits.split import Fraction, check_fractions
+from blockyard.data.splits.split import DrawnSplits
+from blockyard.data.splits.text_tokenizer import ends_of, text_tokenizer
 
 if TYPE_CHECKING:
     import babel
@@ -129,7 +128,7 @@ def _parsed(locale: str) -> babel.Locale:
 
 
 @dataclass(kw_only=True, eq=False)
-class Translation(LoadedData):
+class Translation(DrawnSplits, LoadedData):
     """Pairs of texts in memory, encoded once.
 
     Options:
@@ -154,9 +153,6 @@ class Translation(LoadedData):
     source: Text | Count = "en"
     target: Text | Count = "de"
     samples: Samples | None = None
-    validation_fraction: Fraction = 0.1
-    test_fraction: Fraction = 0.1
-    split_seed: Seed = 0
     batch_size: BatchSize = 64
     eval_batch_size: BatchSize = 256
     context: Length = 64
@@ -164,7 +160,7 @@ class Translation(LoadedData):
     joined: bool = False
 
     def __post_init__(self) -> None:
-        check_fractions(self.validation_fraction, self.test_fraction)
+        super().__post_init__()
         source, target = self._sides
         if source == target or (self.path is None and normalize(source) == normalize(target)):
             raise ValueError(f"data.source={source} and data.target={target} are the same; name two different sides")
@@ -214,11 +210,8 @@ class Translation(LoadedData):
 
     def load_both(self, tokenizer: Tokenizer, source: Tokenizer) -> Splits:
         """Load the splits as `load` does, with a tokenizer for each side, fitted on that side alone."""
-        for side in (tokenizer, source):
-            if not isinstance(side, TextTokenizer):
-                raise ValueError(f"text data needs a text tokenizer, not {type(side).__name__}")
-        assert isinstance(tokenizer, TextTokenizer)
-        assert isinstance(source, TextTokenizer)
+        tokenizer = text_tokenizer(tokenizer)
+        source = text_tokenizer(source)
         splits = self.kept_of(self.splits())
         texts = []
         for split in splits:
@@ -229,10 +222,8 @@ class Translation(LoadedData):
             tokenizer.fit(chain.from_iterable(sides))
         if not source.state():
             source.fit(pair[0] for pair in splits[0])
-        tokens = tokenizer.spec(self.spec)
-        if tokens.start is None or tokens.end is None:
-            raise ValueError(f"{type(tokenizer).__name__} has no start and end token; see TokenSpec.start")
-        ends, contexts = (tokens.start, tokens.end), (self.source_context, self.context)
+        ends = ends_of(tokenizer, self.spec)
+        contexts = (self.source_context, self.context)
         named = zip(Splits._fields, splits, strict=True)
         parts = [encode(name, pairs, (source, tokenizer), ends, contexts) for name, pairs in named]
         if self.joined:

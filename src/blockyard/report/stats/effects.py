@@ -112,11 +112,9 @@ def design_matrix(
         terms[(factor,)] = list(range(len(columns), len(columns) + len(coded)))
         columns += coded
     for first, second in pairs:
-        products = [
-            [a * b for a, b in zip(columns[i], columns[j], strict=True)]
-            for i in terms[(first,)]
-            for j in terms[(second,)]
-        ]
+        products: list[list[float]] = []
+        for i, j in itertools.product(terms[(first,)], terms[(second,)]):
+            products.append([a * b for a, b in zip(columns[i], columns[j], strict=True)])
         terms[(first, second)] = list(range(len(columns), len(columns) + len(products)))
         columns += products
     return Design(np.asarray(columns).T, terms)  # (cells, columns)
@@ -124,7 +122,8 @@ def design_matrix(
 
 def _coded(values: Sequence[Any], levels: Sequence[Any], number: int) -> list[float]:
     """Sum coding: 1 at level `number`, -1 at the last level, else 0."""
-    return [1.0 if value == levels[number] else -1.0 if value == levels[-1] else 0.0 for value in values]
+    codes = {levels[-1]: -1.0, levels[number]: 1.0}
+    return [codes.get(value, 0.0) for value in values]
 
 
 def factors_of(levels: Levels) -> dict[str, list[str]]:
@@ -152,12 +151,10 @@ def grid_effects(values: Values, levels: Levels, inflation: float = 1.0) -> Effe
     import numpy as np
 
     factors = {factor: of for factor, of in factors_of(levels).items() if len(of) > 1}
-    rows = [
-        (levels[arm], seed, value)
-        for arm, by_seed in values.items()
-        for seed, value in finite(by_seed).items()
-        if arm in levels
-    ]
+    rows = []
+    for arm, by_seed in values.items():
+        if arm in levels:
+            rows += [(levels[arm], seed, value) for seed, value in finite(by_seed).items()]
     seeds = sorted({seed for _, seed, _ in rows})
     if not rows or not factors:
         return None
@@ -175,7 +172,10 @@ def grid_effects(values: Values, levels: Levels, inflation: float = 1.0) -> Effe
     if lost:
         fit = replace(fit, covariance=None)
     means = _means(rows)
-    main = [_effect(fit, design, factor, of, level) for factor, of in factors.items() for level in range(1, len(of))]
+    main = []
+    for factor, of in factors.items():
+        for level in range(1, len(of)):
+            main.append(_effect(fit, design, factor, of, level))
     interactions = [_interaction(fit, design, pair, factors, means) for pair in pairs]
     terms = ["seed", *factors, *(f"{a}:{b}" for a, b in pairs)]
     note = ""
