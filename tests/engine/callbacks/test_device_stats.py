@@ -15,11 +15,13 @@ from blockyard.config.build import Components
 from blockyard.engine import cost_card, setup_model
 from blockyard.engine.callbacks.base import RunState
 from blockyard.engine.callbacks.device_stats import MFU, DeviceStats
+from blockyard.engine.faults.interrupts import Interrupts
+from blockyard.engine.setup import ignore_metrics, prepare
 from blockyard.engine.setup_data import RunSetup
 from blockyard.engine.setup_model import flops_on_device
 from blockyard.engine.system.device_peak import PEAKS, known_peak, peak_record
 from blockyard.runs.metrics import read_metrics
-from tests.support.engine_runs import rows, run
+from tests.support.engine_runs import folder, rows, run
 from tests.support.tiny import TINY, configured
 
 GPU = torch.device("cuda", 0)
@@ -208,6 +210,13 @@ def test_a_stated_peak_changes_no_bit_of_a_run(tmp_path: Path) -> None:
     assert stated.facts()["peak"]["why"] == "trainer.peak_flops"
     assert plain.summary()["mfu"] is None
     assert "peak" not in plain.facts()
+
+
+def test_the_peak_is_that_of_all_devices(tmp_path: Path) -> None:
+    options = (*STATS, "trainer.peak_flops=1e12", "trainer.devices=2", "data.eval_batch_size=64")
+    with Interrupts() as interrupts, folder(tmp_path, *options) as run_folder:
+        job = prepare(run_folder, ignore_metrics, interrupts, resume=False)
+    assert job.state.peak_flops == 2e12
 
 
 def test_rows_have_the_share_by_their_own_seconds(tmp_path: Path) -> None:
