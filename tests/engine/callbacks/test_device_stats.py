@@ -169,12 +169,12 @@ def test_the_peak_is_that_of_the_precision(gpu: None, monkeypatch: pytest.Monkey
     record = peak_record(GPU, "bf16-mixed", None)
     assert record is not None
     assert (record["device"], record["arithmetic"], record["flops"]) == (H200, "bf16", pytest.approx(989.4e12))
-    arithmetics = {}
+    by_precision = {}
     for precision in ("16-mixed", "32"):
         record = peak_record(GPU, precision, None)
         assert record is not None
-        arithmetics[precision] = record["arithmetic"]
-    assert arithmetics == {"16-mixed": "fp16", "32": "fp32"}
+        by_precision[precision] = record["arithmetic"]
+    assert by_precision == {"16-mixed": "fp16", "32": "fp32"}
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
     record = peak_record(GPU, "32", None)
     assert record is not None
