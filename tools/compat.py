@@ -56,25 +56,26 @@ def command(folder: Path, *arguments: str) -> None:
 
 def interrupted(folder: Path, step: int, *arguments_of_train: str) -> None:
     """Train in a process that gets SIGTERM after a number of steps."""
-
-    def work() -> None:
-        original = LoopCallback.on_train_batch_start
-
-        def strike(self: LoopCallback, *arguments: Any) -> None:
-            original(self, *arguments)
-            if self.state.step == step:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-        LoopCallback.on_train_batch_start = strike  # type: ignore[method-assign]
-        os.chdir(folder)
-        os._exit(main_of_blockyard(["train", *arguments_of_train]))
-
-    process = multiprocessing.get_context("fork").Process(target=work)
+    # A fork would wait forever for torch's threads, which this process may have started and a fork does not have.
+    process = multiprocessing.get_context("spawn").Process(target=_train_until, args=(folder, step, arguments_of_train))
     process.start()
     process.join()
     code = process.exitcode
     if code != 128 + signal.SIGTERM:
         sys.exit(f"exit code {code} after SIGTERM")
+
+
+def _train_until(folder: Path, step: int, arguments_of_train: tuple[str, ...]) -> None:
+    original = LoopCallback.on_train_batch_start
+
+    def strike(self: LoopCallback, *arguments: Any) -> None:
+        original(self, *arguments)
+        if self.state.step == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    LoopCallback.on_train_batch_start = strike  # type: ignore[method-assign]
+    os.chdir(folder)
+    os._exit(main_of_blockyard(["train", *arguments_of_train]))
 
 
 def write(folder: Path) -> None:
