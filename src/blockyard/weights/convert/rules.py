@@ -31,6 +31,7 @@ class ConversionRule:
 
     copies: further names of the first library weight, which are written and may be absent when read
     aliases: further names of it that are not written: the library ties them, and leaves them out of its files
+    transposes: whether the library stores its matrix as (in, out)
     """
 
     model_names: tuple[str, ...]
@@ -39,6 +40,7 @@ class ConversionRule:
     to_library: Map
     copies: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+    transposes: bool = False
 
     def named(self, **values: object) -> ConversionRule:
         """Return the rule with the fields of its names filled in."""
@@ -189,7 +191,7 @@ def reshaped(
 
 def transposed(model_name: str, library_name: str) -> ConversionRule:
     """Return the rule of a matrix that the library stores transposed; a bias stays as it is."""
-    return mapped(model_name, library_name, _transpose, _transpose)
+    return replace(mapped(model_name, library_name, _transpose, _transpose), transposes=True)
 
 
 def scaled(model_name: str, library_name: str, factor: float) -> ConversionRule:
