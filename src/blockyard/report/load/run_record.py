@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from blockyard.atomic_files import read_json
+from blockyard.config.tree import is_number
 from blockyard.runs.costs import costs
 from blockyard.runs.folder import CONFIG, RUN, SUMMARY
 from blockyard.runs.last_evaluations import last_means
@@ -64,7 +64,7 @@ class LoadedRun:
         metrics = self.summary.get("metrics") if self.done else None
         if not isinstance(metrics, dict):
             return {}
-        return {name: float(value) for name, value in metrics.items() if is_finite(value)}
+        return {name: float(value) for name, value in metrics.items() if is_number(value)}
 
     @property
     def cost(self) -> dict[str, float]:
@@ -142,10 +142,4 @@ def _read_mapping(path: Path) -> tuple[dict[str, Any], str | None]:
 def _not_finite(metrics: object) -> list[str]:
     if not isinstance(metrics, dict):
         return []
-    return [name for name, value in metrics.items() if not is_finite(value)]
-
-
-def is_finite(value: object) -> bool:
-    """Return whether a value is a finite number."""
-    # In Python a bool is an int, and JSON has both.
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return [name for name, value in metrics.items() if not is_number(value)]
