@@ -37,6 +37,8 @@ STANDARD = {
     ("data/associative_recall.py", "symbols"): "an option of conf/data, part of every run's identity",
     ("tokenizer/word.py", "word"): "the tokens are words",
     ("generate/images.py", "given"): "an option of `blockyard generate`",
+    ("commands/generate.py", "given"): "the same option",
+    ("sweep/plan/sweep_plan.py", "asked"): "a key of plan.json",
     ("objective/tag.py", "piece"): "an option of conf/objective, part of a run's identity",
     **dict.fromkeys(
         (("contracts/batch.py", "given"), ("contracts/specs.py", "given")),

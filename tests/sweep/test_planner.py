@@ -297,12 +297,12 @@ def test_an_impossible_space_is_refused_by_the_planner(tmp_path, space, key):
 def test_the_size_of_a_model_is_searched(tmp_path):
     """A trial has the shape, the parametrization and the steps that the dial sets on a command line."""
     space = "model.size: [100k, 200k], optimizer.lr: [1e-3, 1e-2]"
-    text = searched(space).replace(BASE, "base: [data=code, trainer=cpu]")
+    text = searched(space, arms="a: [], b: [norm=layer]").replace(BASE, "base: [data=code, trainer=cpu]")
     sweep_plan = plan_from(tmp_path, text)
     template = arm_template(sweep_plan, "b", CellComposer())
     assert template is not None
     config, choices, problems = template.config({"model.size": "200k", "optimizer.lr": 1e-2}, 0)
-    typed = compose([*sweep_plan.question["base"], "norm=rms", "model.size=200k", "optimizer.lr=1e-2"])
+    typed = compose([*sweep_plan.question["base"], "norm=layer", "model.size=200k", "optimizer.lr=1e-2"])
     assert not problems
     assert typed.sized is not None
     assert abs(typed.sized.value / 200_000 - 1) < 0.1
@@ -312,7 +312,7 @@ def test_the_size_of_a_model_is_searched(tmp_path):
     for key in ("max_steps", "eval_every"):
         assert config["trainer"][key] == typed.config["trainer"][key]
         assert config["trainer"][key] != template.variant.config["trainer"][key]
-    assert any("search.space.model.size: wee" in text for text in refusals(tmp_path, text.replace("100k", "wee")))
+    assert any("search.space.model.size: huge" in text for text in refusals(tmp_path, text.replace("100k", "huge")))
 
 
 def test_a_space_that_one_arm_does_not_have_is_refused(tmp_path):

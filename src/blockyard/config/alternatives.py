@@ -25,9 +25,9 @@ from blockyard.config.untrusted.targets import allow_of, allowed, locate
 def alternatives(
     rule: Rule,
     facts: Facts,
-    folders: tuple[Path, ...] = (),
-    allow: Sequence[str] = (),
-    typed: frozenset[str] = frozenset(),
+    folders: tuple[Path, ...],
+    allow: Sequence[str],
+    typed: frozenset[str],
 ) -> list[str]:
     """Return overrides `family=name` that a rule accepts in place of one of the two choices that it refuses.
 

@@ -21,7 +21,6 @@ Source: Kaplan et al. 2020, Scaling Laws for Neural Language Models (arXiv 2001.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ from blockyard.config.override_grammar import to_override
 from blockyard.config.overrides import OverrideValue
 from blockyard.config.placed_nodes import are_sound
 from blockyard.config.size_matching import Axis, ModelSizes, nearest
-from blockyard.config.tree import Node, get
+from blockyard.config.tree import Node, get, is_number
 from blockyard.config.untrusted.targets import locate
 from blockyard.contracts import Issue
 from blockyard.errors import quoted
@@ -152,7 +151,7 @@ def _parameters(value: Any) -> int | None:
         if value in SIZES or match is None:
             return SIZES.get(value)
         value = float(match[1]) * _UNITS[match[2].lower()]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 1:
+    if not is_number(value) or value < 1:
         return None
     return round(value)
 

@@ -43,7 +43,7 @@ def expand(overrides: Sequence[str], folders: tuple[Path, ...] = ()) -> list[lis
     return [list(run) for run in itertools.product(*by_key.values())]
 
 
-def swept_values(override: Override, folders: tuple[Path, ...] = ()) -> list[str]:
+def swept_values(override: Override, folders: tuple[Path, ...]) -> list[str]:
     """Return the values of a swept override, as they would be typed.
 
     Raises ValueError where there are none, or too many.

@@ -80,7 +80,7 @@ def fill(config: Node, folders: tuple[Path, ...] = (), typed: Mapping[str, Any] 
                 nodes[name] = {**values, **(catalog.content(choices[choice].path) or {}), **node}
 
 
-def unknown_names(config: Node, folders: tuple[Path, ...] = ()) -> Iterator[Issue]:
+def unknown_names(config: Node, folders: tuple[Path, ...]) -> Iterator[Issue]:
     """Yield one issue for each listed name that is neither a choice of the family nor a node of the option."""
     for nested in _nested_choices(config):
         nodes = nested.place.node.get(nested.option)

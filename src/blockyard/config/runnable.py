@@ -43,7 +43,7 @@ class Runnable:
     needs: str | None = None
 
 
-def runnable(choice: catalog.Choice, folders: Sequence[Path] = (), allow: Sequence[str] = ()) -> Runnable:
+def runnable(choice: catalog.Choice, folders: Sequence[Path], allow: Sequence[str]) -> Runnable:
     """Return overrides with the choice that run as they are, or that need a file or a device at most.
 
     folders: the user's own config folders; allow: packages that the command line allows

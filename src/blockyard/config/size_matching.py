@@ -13,7 +13,6 @@ the same search to match the size of each arm to that of their baseline.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, NotRequired, TypedDict
@@ -25,11 +24,11 @@ from blockyard.config.build import CONTRACTS, SOURCE_CONTRACTS, Components
 from blockyard.config.choices.catalog import MATCH, MATCH_OPTIONS
 from blockyard.config.layer_kinds import KINDS, nodes_of_kinds
 from blockyard.config.placed_nodes import are_sound
-from blockyard.config.tree import Node, is_node
+from blockyard.config.tree import Node, is_node, is_number
 from blockyard.config.untrusted.targets import locate
 from blockyard.contracts import Context, Issue, active_parameters
 from blockyard.contracts.option_types import DEEPEST, LARGEST_EXPANSION, WIDEST
-from blockyard.errors import quoted
+from blockyard.errors import first_line, quoted
 from blockyard.model._cache import HasCache
 from blockyard.model._example_batch import example, full
 from blockyard.ops.flops import counted_as, counter
@@ -154,18 +153,12 @@ class ModelSizes:
                 self._sizes[key] = _count(Components(config), what)
             except Exception as error:  # a width that does not divide; a user's own component may fail in any way
                 self._sizes[key] = None
-                self.failed[key] = describe_error(error)
+                self.failed[key] = f"{type(error).__name__}: {first_line(error)}"
         return self._sizes[key]
 
     def failure(self, config: Node, what: str) -> str | None:
         """Return why a config could not be measured, or None."""
         return self.failed.get((model_key(config), what))
-
-
-def describe_error(error: Exception) -> str:
-    """Return an error in one line of at most 200 characters behind the name of its class."""
-    lines = str(error).splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0][:200]}".removesuffix(": ")
 
 
 def model_key(config: Node) -> str:
@@ -343,7 +336,7 @@ def _value_at(config: Node, keys: list[str]) -> Any:
 
 
 def _is_size(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    return is_number(value) and value > 0
 
 
 def nearest(config: Node, what: str, target: int, sizes: ModelSizes, along: Axis) -> tuple[int, int] | None:
@@ -490,8 +483,7 @@ def _problems(
     elif tokens is not None and "state" not in budgets:
         issues.append(Issue(f"{MATCH}.tokens", "has an effect only together with match.state", ["match.state=65536"]))
     for what, value in budgets.items():
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value) or value < 1:
+        if not is_number(value) or value < 1:
             text = f"invalid value {quoted(value)}: expected a number of {BUDGETS[what]} >= 1"
             issues.append(Issue(f"{MATCH}.{what}", text, [f"{MATCH}.{what}=1.2e6"]))
     if budgets and by == "depth" and config["model"].get("order") is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, TypeGuard
@@ -71,6 +72,11 @@ def merge_into(config: Node, node: Node) -> None:
 def is_node(value: Any) -> TypeGuard[Node]:
     """Return whether a value describes an object: a mapping with a `_target_`."""
     return isinstance(value, dict) and "_target_" in value
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether a value is a finite number. A bool, which is an int in Python, is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def with_each_logger(config: Node, change: Callable[[Node], Node]) -> Node:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -165,10 +164,10 @@ def build_components(
     facts: Facts,
     refused: set[str],
     unsound: set[str],
-    kinds: Mapping[str, Facts] = MappingProxyType({}),
+    kinds: Mapping[str, Facts],
     *,
-    reads_data: bool = True,
-    modules: bool = True,
+    reads_data: bool,
+    modules: bool,
 ) -> Iterator[Issue]:
     """Yield the problems that plans report in their options, and modules in their Context.
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from blockyard.contracts import Batch
-from blockyard.errors import did_you_mean, fold
+from blockyard.errors import did_you_mean, first_line, fold
 
 # A class of torchmetrics and its options; or a function that builds a metric of the user's own, and None.
 MetricSpec = tuple[Callable[..., Metric], dict[str, Any] | None]
@@ -109,7 +109,7 @@ def check_classes(named: Mapping[str, MetricSpec], classes: int) -> None:
         try:
             kind(num_classes=classes, **options)
         except ValueError as error:
-            raise ValueError(f"{OPTION}: {column} does not work with {classes} classes: {_line(error)}") from error
+            raise ValueError(f"{OPTION}: {column} does not work with {classes} classes: {first_line(error)}") from error
 
 
 def _try_own(column: str, build: Callable[..., Metric], classes: int) -> None:
@@ -123,7 +123,9 @@ def _try_own(column: str, build: Callable[..., Metric], classes: int) -> None:
             value = torch.as_tensor(metric.compute())
         except Exception as error:  # a user's own class may fail in any way
             shape = f"probabilities ({_TRIAL_SAMPLES}, {classes}) and targets ({_TRIAL_SAMPLES},)"
-            raise ValueError(f"{OPTION}.{column} fails on {shape}: {type(error).__name__}: {_line(error)}") from error
+            raise ValueError(
+                f"{OPTION}.{column} fails on {shape}: {type(error).__name__}: {first_line(error)}"
+            ) from error
     if value.numel() != 1:
         raise ValueError(f"{OPTION}.{column} gives {value.numel()} numbers; a metric gives one")
 
@@ -161,7 +163,7 @@ def _try(column: str, name: str, kind: type[Metric], options: Mapping[str, Any])
         metric.update(scores, torch.arange(_TRIAL_SAMPLES) % classes)
         value = metric.compute()
     except (ValueError, TypeError, RuntimeError) as error:
-        raise ValueError(f"{OPTION}.{column}: {name} refuses its options: {_line(error)}") from error
+        raise ValueError(f"{OPTION}.{column}: {name} refuses its options: {first_line(error)}") from error
     if not isinstance(value, Tensor) or value.numel() != 1:
         raise ValueError(
             f"{OPTION}.{column}: {name} gives more than one number; choose another metric, or average: macro"
@@ -185,7 +187,3 @@ def _spelled(name: str) -> str:
 def _snake(name: str) -> str:
     """Return a name in snake case: F1Score -> f1_score, AUROC -> auroc."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

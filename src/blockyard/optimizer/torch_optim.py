@@ -20,7 +20,7 @@ from torch import nn
 
 from blockyard.contracts import ChoiceOptions, NonNegative, Text, UpdateRule
 from blockyard.contracts.inherited_options import with_options_of
-from blockyard.errors import did_you_mean, fold
+from blockyard.errors import did_you_mean, first_line, fold
 from blockyard.optimizer._param_groups import GroupedOptimizer
 
 # Options that a config sets elsewhere, and options that a run decides itself.
@@ -55,8 +55,7 @@ def check_values(name: str, make: Callable[..., torch.optim.Optimizer], options:
     try:
         make([nn.Parameter(torch.zeros(2, 2))], **options)
     except (ValueError, TypeError, AssertionError, RuntimeError, NotImplementedError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"optimizer.name={name} refuses its options: {reason}") from error
+        raise ValueError(f"optimizer.name={name} refuses its options: {first_line(error)}") from error
 
 
 def check_name(name: str, names: Sequence[str], library: str) -> None:

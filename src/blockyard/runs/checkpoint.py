@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from blockyard.errors import UserError, quoted
+from blockyard.errors import UserError, first_line, quoted
 
 if TYPE_CHECKING:
     from torch import nn
@@ -126,10 +126,9 @@ def load_content(path: Path, *, mmap: bool, map_location: Any = "cpu") -> dict[s
     try:
         content = torch.load(path, map_location=map_location, weights_only=True, mmap=mmap)
     except pickle.UnpicklingError as error:
-        reason = str(error).splitlines()[0][:200]
-        raise BadCheckpointError(path, f"it holds more than tensors and plain values ({reason})") from error
+        raise BadCheckpointError(path, f"it holds more than tensors and plain values ({first_line(error)})") from error
     except (RuntimeError, ValueError, KeyError, IndexError, TypeError, AttributeError, EOFError, OSError) as error:
-        raise BadCheckpointError(path, f"it cannot be read ({str(error).splitlines()[0][:200]})") from error
+        raise BadCheckpointError(path, f"it cannot be read ({first_line(error)})") from error
     if not isinstance(content, dict):
         raise BadCheckpointError(path, "it is not a checkpoint of a training run")
     return content

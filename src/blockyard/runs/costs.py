@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
+
+from blockyard.config.tree import is_number
 
 COSTS = {  # name -> the better direction, and the unit
     "parameters": ("min", ""),
@@ -35,6 +36,6 @@ def costs(summary: Mapping[str, Any]) -> dict[str, float]:
         values["peak_memory"] = memory.get("bytes")
     finite = {}
     for key, value in values.items():
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        if is_number(value):
             finite[key] = float(value)
     return finite

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from blockyard.atomic_files import is_regular, read_json
 from blockyard.config.tree import Node
-from blockyard.errors import UserError, quoted
+from blockyard.errors import UserError, first_line, quoted
 from blockyard.runs.checkpoint import BEST, LAST, PREFIX, PREVIOUS, BadCheckpointError, average_in, load_weights, read
 from blockyard.runs.folder import CONFIG, RUN, TOKENIZER_FILES, RunFolder
 from blockyard.runs.identity import identity
@@ -144,8 +144,7 @@ def load(
     try:
         model = components.model(folder.seed)
     except (RuntimeError, MemoryError) as error:  # a folder from elsewhere may describe more than the memory holds
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{folder.path} cannot be rebuilt: {reason}") from error
+        raise UserError(f"{folder.path} cannot be rebuilt: {first_line(error)}") from error
     try:
         load_weights(model, content, path)
     except BadCheckpointError as bad:
@@ -209,8 +208,7 @@ def _load_state(tokenizer: Tokenizer, folder: RunFolder, name: str) -> None:
         except BaseException as error:  # tokenizers' own library raises nothing narrower, a panic of Rust among it
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise UserError(f"{folder.path} cannot be rebuilt: {name} is damaged ({reason})") from error
+            raise UserError(f"{folder.path} cannot be rebuilt: {name} is damaged ({first_line(error)})") from error
 
 
 def _content(folder: RunFolder, which: str) -> tuple[Path, dict[str, Any]]:

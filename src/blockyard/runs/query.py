@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from blockyard.config.override_grammar import to_text
+from blockyard.config.tree import is_number
 from blockyard.errors import UserError, did_you_mean
-from blockyard.runs.record import RunRecord, finite
+from blockyard.runs.record import RunRecord
 
 _CONDITION = re.compile(r"(?P<key>[^<>=!]+)(?P<sign><=|>=|!=|=|<|>)(?P<value>.*)", re.S)
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {
@@ -34,7 +35,7 @@ class Condition:
         """Return whether a run meets it; a run without the key meets only `!=`."""
         value = record.value(self.key)
         if self.sign in _ORDER:
-            return finite(value) and _ORDER[self.sign](value, float(self.text))
+            return is_number(value) and _ORDER[self.sign](value, float(self.text))
         # A list is equal to the text of any of its items, and to its own text.
         values = [*value, value] if isinstance(value, list | tuple) else [value]
         is_equal = any(self._equals(candidate) for candidate in values)
@@ -46,7 +47,7 @@ class Condition:
         if isinstance(value, bool):
             return self.text.lower() == str(value).lower()
         number = _number(self.text)
-        if finite(value) and number is not None:
+        if is_number(value) and number is not None:
             return bool(value == number)
         if isinstance(value, list | tuple):  # as a whole
             return to_text(list(value)) == self.text.replace(" ", "")
@@ -85,7 +86,7 @@ def ordered(records: Sequence[RunRecord], key: str, *, descending: bool) -> list
 
     def rank(record: RunRecord) -> tuple[int, Any]:
         value = record.value(key)
-        if finite(value):
+        if is_number(value):
             return 0, float(value)
         return 1, str(value)
 

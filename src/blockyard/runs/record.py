@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -157,8 +156,3 @@ def _leaves(node: Node, prefix: str = "") -> Iterator[str]:
         yield f"{prefix}{key}"
         if isinstance(value, dict):
             yield from _leaves(value, f"{prefix}{key}.")
-
-
-def finite(value: Any) -> bool:
-    """Return whether a value can be sorted and compared as a number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -59,13 +59,9 @@ def is_secret_key(key: str) -> bool:
     return bool(_KEY.search(key))
 
 
-def redact_text(text: str, *, environment: bool = True) -> str:
-    """Return `text` with recognised secrets replaced.
-
-    environment: also replace the values of secret environment variables and of options passed to `remember`
-    """
-    secrets = _known_secrets() if environment else []
-    return _without(secrets, text)
+def redact_text(text: str) -> str:
+    """Return a text without secrets, also of environment variables and of options that were passed to `remember`."""
+    return _without(_known_secrets(), text)
 
 
 def _without(secrets: Sequence[str], text: str) -> str:
@@ -79,10 +75,14 @@ def _without(secrets: Sequence[str], text: str) -> str:
     return text
 
 
-def redact(value: Any, *, secret_keys: list[str] | None = None, path: str = "", environment: bool = True) -> Any:
-    """Return a copy of plain nested data without secrets; `secret_keys` collects the dotted keys that held one."""
+def redact(value: Any, *, secret_keys: list[str] | None = None, environment: bool = True) -> Any:
+    """Return a copy of plain nested data without secrets.
+
+    secret_keys: collects the dotted keys that held one
+    environment: also replace the values of secret environment variables and of options passed to `remember`
+    """
     secrets = _known_secrets() if environment else []
-    return _redacted(value, secret_keys, path, secrets)
+    return _redacted(value, secret_keys, "", secrets)
 
 
 def _redacted(value: Any, secret_keys: list[str] | None, path: str, secrets: Sequence[str]) -> Any:

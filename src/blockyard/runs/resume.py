@@ -32,7 +32,6 @@ _FIXED = {"name": "it names the folder", "seed": "it numbers the replicate"}
 def reopen(
     run: str | os.PathLike[str],
     overrides: Sequence[str] = (),
-    command: Sequence[str] | None = None,
     *,
     config_dirs: Sequence[str] = (),
 ) -> RunFolder:
@@ -73,7 +72,7 @@ def reopen(
         if moved:
             check_moved(folder, here)
         note = differences(folder, config)
-        take_over(folder, config, command, retry_failed=True)
+        take_over(folder, config, retry_failed=True)
         choices = folder.facts().get("choices", {})
         if chosen := {key: value for key, value in values.items() if key in choices and value != choices[key]}:
             folder.add_facts({"choices": {**choices, **chosen}})

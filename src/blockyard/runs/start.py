@@ -66,7 +66,7 @@ def create_run(
     try:
         if (path / CONFIG).exists() and not config.get("force"):
             run = RunFolder.open(path, lock)
-            take_over(run, config, command, choices=choices, retry_failed=retry_failed)
+            take_over(run, config, command=command, choices=choices, retry_failed=retry_failed)
         else:
             run = _begin(path, config, command, choices, lock)
     except OSError as error:
@@ -118,8 +118,8 @@ def discard(run: RunFolder) -> None:
 def take_over(
     run: RunFolder,
     config: Node,
-    command: Sequence[str] | None,
     *,
+    command: Sequence[str] | None = None,
     choices: Mapping[str, str | None] | None = None,
     retry_failed: bool = False,
 ) -> None:

@@ -52,18 +52,15 @@ def shapes_of(paths: Iterable[Path]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def write_weights(path: Path, weights: Mapping[str, Tensor], facts: Mapping[str, str] | None = None) -> None:
-    """Write tensors by name; shared memory is written once. Raises OSError.
-
-    facts: texts in the header of the file
-    """
+def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
+    """Write tensors by name; shared memory is written once. Raises OSError."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     plain = {name: value.detach().cpu().clone().contiguous() for name, value in weights.items()}
     with replacing(path) as temporary:
         try:
-            save_file(plain, temporary, metadata={"format": "pt", **(facts or {})})
+            save_file(plain, temporary, metadata={"format": "pt"})
         except SafetensorError as error:  # which hides an error of the system: "I/O error: ... (os error 28)"
             match = _SYSTEM_ERROR.search(str(error))
             if match is None:

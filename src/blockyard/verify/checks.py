@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import HasAuxiliary, Inputs, active_parameters, auxiliary_loss
+from blockyard.errors import first_line
 
 TOLERANCE = 1e-9  # absolute and relative, in float64
 VOCABULARY = 11  # token ids that the checks use
@@ -247,5 +248,5 @@ def compiles(model: nn.Module, length: int) -> None:
             with torch._dynamo.config.patch(allow_rnn=True):  # torch traces its own recurrent cells only where asked
                 actual = torch.compile(model, fullgraph=True, backend="aot_eager")(inputs)
         except Exception as error:  # whatever the compiler meets
-            raise BrokenError(f"torch.compile(fullgraph=True) fails: {str(error).strip().splitlines()[0]}") from error
+            raise BrokenError(f"torch.compile(fullgraph=True) fails: {first_line(error)}") from error
     same(actual, expected, "torch.compile")

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blockyard.errors import UserError
+from blockyard.errors import UserError, first_line
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -101,7 +101,7 @@ def _opened(stream: Path | BinaryIO, name: object) -> Iterator[Image]:
                 raise ValueError(f"{opened.width} x {opened.height} pixels, at most {MAX_PIXELS:,} are allowed")
             yield opened
     except Exception as error:  # decoders raise nearly anything on a damaged file
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise UserError(f"{name or stream} cannot be read as an image ({reason}); repair or remove it") from error
 
 

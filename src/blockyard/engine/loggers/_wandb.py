@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from blockyard.errors import first_line
+
 log = logging.getLogger("blockyard")
 
 _PROBE_SECONDS = 3.0
@@ -54,8 +56,7 @@ def open_run(settings: RunSettings, config: Mapping[str, Any], mode: Mode) -> An
         try:
             return _init(settings, config, "online")
         except Exception as error:  # W&B's own errors, and those of what it is built on
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            reason = lines[0][:200]
+            reason = first_line(error)
             tear_down()
     try:
         run = _init(settings, config, "offline")
@@ -89,8 +90,7 @@ def bounded(call: Callable[[], None], seconds: float) -> str | None:
             call()
             failure.clear()
         except (Exception, SystemExit) as error:  # whatever W&B raises, its caller continues
-            lines = str(error).strip().splitlines() or [""]
-            failure[:] = [f"{type(error).__name__}: {lines[0]}"]
+            failure[:] = [f"{type(error).__name__}: {first_line(error)}"]
 
     thread = threading.Thread(target=guarded, name="wandb-bounded", daemon=True)
     thread.start()

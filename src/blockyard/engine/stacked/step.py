@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from blockyard.contracts import Batch
 from blockyard.engine.module import Learner
+from blockyard.errors import first_line
 
 TOLERANCE = 1e-3  # of a gradient, as a share of the largest one of its weight, in float32
 COARSE_TOLERANCE = 0.1  # under autocast, or in another type
@@ -135,8 +136,7 @@ def refusing() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
-        first_line, _, _ = str(error).partition("\n")
-        raise NotStackableError(f"{type(error).__name__}: {first_line[:200]}") from error
+        raise NotStackableError(f"{type(error).__name__}: {first_line(error)}") from error
 
 
 class StepResult(NamedTuple):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from blockyard.config.tree import is_number
 from blockyard.errors import fold
 from blockyard.report.load.arms import ComparisonInput, format_value
 from blockyard.report.load.document import ImportanceRow, SettingRow
-from blockyard.report.load.run_record import is_finite
 from blockyard.report.stats.importance import grid_importance, search_importance
 from blockyard.sweep.spec.keys import Search, space_of
 
@@ -24,7 +24,7 @@ def importance_rows(data: ComparisonInput, means: Mapping[str, float | None]) ->
     for arm in data.arms:
         tried = []
         for setting in data.tuning:
-            is_complete = setting.state in (None, "complete") and is_finite(setting.mean)
+            is_complete = setting.state in (None, "complete") and is_number(setting.mean)
             if setting.arm == arm.name and is_complete:
                 tried.append(setting)
         importance = _of_search(arm.name, tried, search) if search else _of_tuning(arm.name, tried)

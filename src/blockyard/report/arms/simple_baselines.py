@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from blockyard.config.tree import is_number
 from blockyard.report.load.arms import ArmRuns
 from blockyard.report.load.document import ArmRow, BaselineRow
-from blockyard.report.load.run_record import LoadedRun, is_finite
+from blockyard.report.load.run_record import LoadedRun
 
 KIND = "simple baseline"
 _TEST = "test/"
@@ -66,7 +67,7 @@ def _baselines_of(arm: ArmRuns) -> list[_ArmBaseline]:
     for run in arm.done:
         notes = _mapping(run, "baseline_notes")
         for name, by_metric in _mapping(run, "baselines").items():
-            finite = {f"{_TEST}{key}": float(value) for key, value in by_metric.items() if is_finite(value)}
+            finite = {f"{_TEST}{key}": float(value) for key, value in by_metric.items() if is_number(value)}
             if finite:
                 values.setdefault(name, []).append(finite)
             # The note is that of the first run with values.

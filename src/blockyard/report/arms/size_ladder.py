@@ -9,10 +9,11 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 
+from blockyard.config.tree import is_number
 from blockyard.errors import UserError, near
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
 from blockyard.report.load.document import DecisionRow, LadderArmRow, LadderMisfitRow, LadderRow, Limits
-from blockyard.report.load.run_record import LoadedRun, is_finite
+from blockyard.report.load.run_record import LoadedRun
 from blockyard.report.stats.decisions import decision_accuracy, mean_gaps, pair_gaps, told_apart
 from blockyard.report.stats.ladder import FARTHER, ArmLadder, ladder, no_law
 from blockyard.report.stats.metric_range import metric_range
@@ -231,7 +232,7 @@ def _compute(run: LoadedRun) -> float | None:
     samples = run.summary.get("samples")
     flops = run.summary.get("flops_per_sample")
     training = flops.get("training") if isinstance(flops, dict) else None
-    if not (is_finite(samples) and is_finite(training)):
+    if not (is_number(samples) and is_number(training)):
         return None
     compute = float(samples or 0) * float(training or 0)
     return compute if compute > 0 else None

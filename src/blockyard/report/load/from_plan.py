@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from blockyard.atomic_files import read_json
-from blockyard.errors import UserError
+from blockyard.errors import UserError, first_line
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
 from blockyard.report.load.document import SettingRow
 from blockyard.report.load.metrics import default_metric
@@ -218,7 +218,7 @@ def plan_drift(path: Path, plan: SweepPlan) -> str | None:
     try:
         now = read(path).as_dict()
     except UserError as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         return f"{path} can no longer be read as a sweep file ({reason}); the results are those of the frozen plan"
     # Overrides of the command line are not changes of the file.
     now["base"] = [*now["base"], *(plan.facts.get("overrides") or ())]

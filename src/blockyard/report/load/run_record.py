@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from blockyard.atomic_files import read_json
+from blockyard.config.tree import is_number
 from blockyard.runs.costs import costs
 from blockyard.runs.folder import CONFIG, RUN, SUMMARY
 from blockyard.runs.last_evaluations import last_means
@@ -64,7 +64,7 @@ class LoadedRun:
         metrics = self.summary.get("metrics") if self.done else None
         if not isinstance(metrics, dict):
             return {}
-        return {name: float(value) for name, value in metrics.items() if is_finite(value)}
+        return {name: float(value) for name, value in metrics.items() if is_number(value)}
 
     @property
     def cost(self) -> dict[str, float]:
@@ -109,7 +109,7 @@ def read_run(
         metrics = summary.get("metrics")
         if not isinstance(metrics, dict):
             metrics = {}
-        not_finite = [name for name, value in metrics.items() if not is_finite(value)]
+        not_finite = [name for name, value in metrics.items() if not is_number(value)]
         if not_finite:
             reason = f"not a finite number: {', '.join(not_finite)}"
     if summary:
@@ -140,9 +140,3 @@ def _read_mapping(path: Path) -> tuple[dict[str, Any], str | None]:
     if isinstance(content, dict):
         return (content, None)
     return ({}, f"{path.name} is damaged (not a mapping)")
-
-
-def is_finite(value: object) -> bool:
-    """Return whether a value is a finite number."""
-    # In Python a bool is an int, and JSON has both.
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

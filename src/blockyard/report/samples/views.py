@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blockyard.errors import UserError
+from blockyard.errors import UserError, first_line
 from blockyard.report.load.document import GraphView, SampleView
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import components_of
@@ -54,8 +54,7 @@ def views(run: Path, fingerprint: str | None, samples: Sequence[int]) -> tuple[d
     except ImportError as error:
         return {}, f"the samples are not shown: {error}"
     except _ERRORS as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        return {}, f"the samples are not shown: {reason}"
+        return {}, f"the samples are not shown: {first_line(error)}"
     shown = {sample: view for sample, view in by_sample.items() if view is not None}
     if not shown:
         return {}, f"the samples are not shown: no picture or text stands for {test.components.data.spec.things}"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 from urllib.parse import quote_from_bytes
 
 from blockyard.atomic_files import TEMPORARY, database_reason, is_regular
-from blockyard.errors import UserError
+from blockyard.errors import UserError, first_line
 from blockyard.runs.lock import held
 from blockyard.sweep.cells import Setting
 from blockyard.sweep.spec.keys import Space
@@ -60,7 +60,7 @@ def storage_failures(folder: Path) -> Iterator[None]:
         OSError,
     ) as error:
         cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
-        line = (str(cause or error).strip().splitlines() or [type(error).__name__])[0]
+        line = first_line(cause or error)
         raise StorageFailedError(f"the search's record {folder / FILE} cannot be used: {line}") from error
 
 

@@ -332,7 +332,7 @@ class Ladder(TypedDict, total=False):
     floors: Annotated[Floors, Field(description="whether the laws of the arms share one floor")]
 
 
-class Length(TypedDict, total=False):
+class MatchedLength(TypedDict, total=False):
     """The length of the training of every arm, in one of two units."""
 
     __pydantic_config__ = ConfigDict(**_STRICT, json_schema_extra={"oneOf": _one_of("seconds", "flops")})  # type: ignore[misc]
@@ -395,7 +395,9 @@ class SweepFile(BaseModel):
     search: Annotated[Search, BeforeValidator(_plain_search), _rule(_shares_no_key)] | None = Field(
         None, description="a mapping of trials, space and more, such as {trials: 20, space: {optimizer.lr: [1e-3]}}"
     )
-    match: Size | Annotated[Length, _has_one_of(("seconds", "flops"), f"one unit; write {LENGTH_FORM}")] | None = Field(
+    match: (
+        Size | Annotated[MatchedLength, _has_one_of(("seconds", "flops"), f"one unit; write {LENGTH_FORM}")] | None
+    ) = Field(
         None,
         description=f"the size that all arms share, {', '.join(get_args(Size))}, or how long all train, {LENGTH_FORM}",
     )
