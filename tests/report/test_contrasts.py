@@ -11,7 +11,6 @@ from scipy import stats
 from blockyard.errors import UserError
 from blockyard.report.arms.answer import answer
 from blockyard.report.load.document import EffectsRow, InteractionRow
-from blockyard.report.stats import expectations
 from blockyard.report.stats.expectations import evaluate
 from blockyard.sweep.spec.expectation import Claim, parse
 
@@ -109,10 +108,10 @@ def test_equal_gains_are_equal_in_single_precision() -> None:
 
 
 def test_a_contrast_of_the_wrong_sign_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def planted(claim: Claim, of: dict[str, dict[int, float]]) -> tuple[dict[int, float], dict[int, float]]:
-        return of[claim.arm], of[claim.other]  # what is subtracted is forgotten
+    def planted(claim: Claim) -> tuple[tuple[str], tuple[str]]:
+        return (claim.arm,), (claim.other,)  # what is subtracted is forgotten
 
-    monkeypatch.setattr(expectations, "_paired", planted)
+    monkeypatch.setattr(Claim, "sums", property(planted))
     with pytest.raises(AssertionError):
         test_it_is_the_t_test_of_the_difference_of_differences("max")
 

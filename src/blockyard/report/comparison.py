@@ -52,7 +52,7 @@ from blockyard.report.stats import effects, sequential
 from blockyard.report.stats.crossed import crossed_difference
 from blockyard.report.stats.expectations import evaluate, expected_outcome, of_one_family
 from blockyard.report.stats.external import external_rows
-from blockyard.report.stats.metric_range import Range, best_value, metric_range
+from blockyard.report.stats.metric_range import Range, best_value, metric_range, metric_ranges
 from blockyard.report.stats.paired import Values, finite
 from blockyard.report.stats.resplit import difference_of_sums, inflation
 from blockyard.report.stats.verdict import ArmResult, Differ, compare_arms
@@ -247,11 +247,6 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
     sentences += _registration(data, expect)
     simple = simple_baselines(data.arms, metric)
     names = metric_names(data.records)
-    ranges: dict[str, list[float]] = {}
-    for name in names:
-        limits = metric_range(name, [run.metrics[name] for run in data.records if name in run.metrics])
-        if limits is not None:
-            ranges[name] = list(limits)
     runs = [run for arm in data.arms for run in arm.runs]
     return Comparison(
         title=data.title,
@@ -284,7 +279,7 @@ def _compared(data: ComparisonInput, terms: ComparisonTerms) -> Comparison:
         predictions=pictures(data.records),
         samples=samples(runs) if terms.changes else None,
         written=written_texts(runs) if terms.changes else None,
-        ranges=ranges,
+        ranges=metric_ranges(names, [run.metrics for run in data.records]),
         repeats=repeated,
         importance=importance,
         cost_axis=terms.cost_axis,

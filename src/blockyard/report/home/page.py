@@ -18,7 +18,7 @@ from blockyard.report.load.arms import flatten
 from blockyard.report.load.document import read_document
 from blockyard.report.page.document import content_policy, encode, joined_script, joined_style, link, read_part
 from blockyard.report.page.thin import plain
-from blockyard.report.stats.metric_range import metric_range
+from blockyard.report.stats.metric_range import metric_ranges
 from blockyard.runs.record import RunRecord
 from blockyard.sweep.plan.sweep_plan import FILE as PLAN
 from blockyard.sweep.plan.sweep_plan import FOLDER as SWEEPS
@@ -107,11 +107,6 @@ def home(root: Path, records: Sequence[RunRecord]) -> HomeDocument:
         recorded.update(record.metrics.keys())
         directions |= record.directions
     metrics = [name for name, _ in recorded.most_common(MAX_METRICS)]
-    ranges: dict[str, list[float]] = {}
-    for name in metrics:
-        limits = metric_range(name, [record.metrics[name] for record in records if name in record.metrics])
-        if limits is not None:
-            ranges[name] = list(limits)
     return {
         "title": root.absolute().name,
         "sweeps": sweeps(root),
@@ -119,7 +114,7 @@ def home(root: Path, records: Sequence[RunRecord]) -> HomeDocument:
         "shared": dict(sorted(common)),
         "directions": directions,
         "metrics": metrics,
-        "ranges": ranges,
+        "ranges": metric_ranges(metrics, [record.metrics for record in records]),
         "families": families,
         "apart": telling_apart(records, families),
         "runs": [_run(root, record, values, keys) for record, values in zip(records, options, strict=True)],

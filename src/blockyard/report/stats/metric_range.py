@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from blockyard.runs.metric_name import MetricName
 
@@ -36,6 +36,16 @@ def metric_range(metric: str, values: Iterable[float]) -> Range | None:
     if all(SHARE[0] <= value <= SHARE[1] for value in values):
         return SHARE
     return None
+
+
+def metric_ranges(names: Sequence[str], runs: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    """Return the range of each of `names` that has one, from the metrics of `runs`, as the pages read it."""
+    ranges = {}
+    for name in names:
+        limits = metric_range(name, [metrics[name] for metrics in runs if name in metrics])
+        if limits is not None:
+            ranges[name] = list(limits)
+    return ranges
 
 
 def best_value(metric: str, direction: str, values: Iterable[float]) -> float | None:
