@@ -17,7 +17,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 
-LIGHTNING, TORCH = "pytorch-lightning 2.6", "torch 2.14"
+LIGHTNING, TORCH = "pytorch-lightning 2.6", "torch 2.15"
 _HERE = "engine/lightning/patches.py"
 _LOOPS = "pytorch_lightning.loops"
 _CONNECTORS = "pytorch_lightning.trainer.connectors"
