@@ -11,6 +11,8 @@ FOLDERS = "outputs=FOLDER takes the runs; data.root=FOLDER or data.path=FILE hol
 TESTED = "`blockyard train` tests at its end, and `blockyard eval run=RUN` evaluates a run"
 FAST = "debug=fast takes five steps and looks at each split"
 LOGGER = "a logger of Lightning's is logger._target_=CLASS with allow=[PACKAGE]"
+NAMED = "name=NAME names the run"
+WANDB = "logger=wandb logger.project=NAME logger.mode=offline"
 SWEPT = "`blockyard sweep FILE` runs a search, described by `search:` in the file"
 SHARDED = "trainer=fsdp shards the model over its processes"
 KEPT = "a run keeps its best and its last checkpoint, and callbacks.checkpoint.every=N further ones"
@@ -23,14 +25,14 @@ KEYS = {
     "extras": "`blockyard train --cfg job` prints the config, and tags=[NAME] tags the run",
     "hparams_search": SWEPT,
     "optimized_metric": "`metric:` of a sweep file names what a search optimises",
-    "task_name": "name=NAME names the run",
+    "task_name": NAMED,
     "train": TESTED,
     "test": TESTED,
     "model.optimizer": "the optimizer is a family of its own, beside the model: optimizer=NAME optimizer.lr=1e-3",
     "model.scheduler": "the schedule is a family of its own, beside the model: schedule=NAME schedule.warmup=0.1",
     "model.net": "the network follows from the families: model.dim=64 model.depth=4 block=NAME token_mixer=NAME",
     "model.compile": "trainer.compile=true",
-    "wandb": "logger=wandb logger.project=NAME logger.mode=offline",
+    "wandb": WANDB,
     "logger.offline": "logger.mode=offline",
     "logger.save_dir": "outputs=FOLDER takes the runs, and each run the files of its logger",
     "callbacks.model_checkpoint": KEPT,
@@ -48,7 +50,7 @@ KEYS = {
     "output_dir": FOLDERS,
     "save_dir": FOLDERS,
     "log_dir": FOLDERS,
-    "run_name": "name=NAME names the run",
+    "run_name": NAMED,
     "report_to": "logger=wandb, tensorboard, mlflow or trackio",
     "model_name_or_path": "preset=NAME builds a known model, and init.from=hf:NAME starts from its weights",
     "evaluation_strategy": "trainer.eval_every=STEPS",
@@ -58,6 +60,15 @@ KEYS = {
     "save_total_limit": KEPT,
     "load_best_model_at_end": "`blockyard eval run=RUN which=best` evaluates the best weights, which a run keeps",
     "push_to_hub": "`blockyard export run=RUN to=FOLDER format=hf` writes a folder for the hub",
+    "deepspeed": SHARDED,
+    "fsdp": SHARDED,
+    # nanoGPT
+    "init_from": RUN_OF_WEIGHTS,
+    "out_dir": FOLDERS,
+    "decay_lr": "schedule=constant keeps the learning rate",
+    "wandb_log": WANDB,
+    "wandb_project": WANDB,
+    "wandb_run_name": NAMED,
     # plain scripts
     "ckpt": RUN_OF_WEIGHTS,
     "checkpoint": RUN_OF_WEIGHTS,
