@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -35,7 +36,7 @@ EXPECTED: dict[str, tuple[files.Writer, set[str]]] = {
     "arrays": (files.write_arrays, {"data=arrays", "data.test_fraction=0.3"}),
     "series": (files.write_series, {"data=series_table"}),
     "running text": (files.write_play, {"data=text_file"}),
-    "images": (files.write_folder, {"data=image_folder"}),
+    "images": (files.write_folder, {"data=image_folder", "data.test_fraction=0.3"}),
 }
 
 
@@ -67,6 +68,32 @@ def test_typed_overrides_are_not_chosen(tmp_path: Path) -> None:
     overrides = {setting.override for setting in settings}
     assert "data.columns=[width]" in overrides
     assert not any(setting.key in ("data.label", "data.target") for setting in settings)
+
+
+def test_numbers_with_points_are_no_dates(tmp_path: Path) -> None:
+    """12.50 in the first column is a number, 12.5.2024 a date."""
+    numbers = tmp_path / "numbers.csv"
+    _write_lines(numbers, "width,height,depth", (f"{n}.25,{n / 7:.3f},{n / 3:.3f}" for n in range(80)))
+    settings = {setting.key: setting.value for setting in look(numbers, {}, tmp_path).settings}
+    assert settings["data"] == "table"
+    assert settings["data.columns"] == ["width", "height"]
+    dates = tmp_path / "dates.csv"
+    _write_lines(dates, "day,sold", (f"{1 + n % 28}.{1 + n // 28}.2024,{n / 3:.3f}" for n in range(80)))
+    assert look(dates, {}, tmp_path).settings[0].override == "data=series_file"
+
+
+def test_a_column_that_is_left_out_for_one_cell_is_named_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "marks.csv"
+    _write_lines(path, "a,b,kind", (f"{'n/a' if n == 70 else n / 7},{n / 3},{'xy'[n % 2]}" for n in range(80)))
+    reasons = [setting.reason for setting in look(path, {}, tmp_path).settings if setting.key == "data.columns"]
+    assert reasons == ["the columns of numbers; left out: a, where 'n/a' is no number"]
+
+
+def test_several_typed_labels_are_all_named(tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    _write_lines(path, "text,red,round", (f"some words about number {n},{n % 2},{n // 2 % 2}" for n in range(80)))
+    contents = look(path, {"data.label": "[red,round]"}, tmp_path)
+    assert contents.summary == "80 texts with several targets each: red, round"
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".csv.gz", ".parquet"])
@@ -105,6 +132,10 @@ def test_a_sampled_table_is_looked_at(tmp_path: Path, monkeypatch: pytest.Monkey
     assert subject.sample is not None
     assert subject.sample.path == folder / "texts-sample.tsv"
     assert f"{subject.sample.num_rows:,} texts" in subject.summary
+
+
+def _write_lines(path: Path, header: str, lines: Iterable[str]) -> None:
+    path.write_text("\n".join([header, *lines]), encoding="utf-8")
 
 
 def _write(path: Path, rows: list[dict[str, str]]) -> None:

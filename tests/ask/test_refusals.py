@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +29,19 @@ def _existing(folder: Path) -> Path:
     return files.write_texts(folder)
 
 
+def _lines(folder: Path, *, name: str, header: str, line: Callable[[int], str]) -> Path:
+    """Write a table of 90 rows. line: returns the row of a number"""
+    path = folder / name
+    path.write_text("\n".join([header, *map(line, range(90))]), encoding="utf-8")
+    return path
+
+
+def _tags(number: int) -> str:
+    """Return a text and some of three labels."""
+    labels = [label for place, label in enumerate(("red", "round", "old")) if number % 7 + 1 >> place & 1]
+    return f"some words about number {number}\t{'|'.join(labels)}"
+
+
 # The file, further arguments, parts of the message.
 REFUSED: dict[str, tuple[files.Writer, list[str], list[str]]] = {
     "no file": (_no_file, [], ["nothing.csv does not exist"]),
@@ -35,6 +49,21 @@ REFUSED: dict[str, tuple[files.Writer, list[str], list[str]]] = {
     "unknown format": (partial(_with_bytes, name="a.bin", content=b"\0\1"), [], ["a.bin", ".parquet", ".npz"]),
     "damaged": (partial(_with_bytes, name="a.npz", content=b"PK\3\4"), [], ["a.npz cannot be read"]),
     "ragged": (partial(_with_bytes, name="a.csv", content=b"a,b\n1,2,3\n" * 70), [], ["a.csv", "more cells"]),
+    "semicolons": (
+        partial(_lines, name="a.csv", header="Fläche;Miete", line=lambda n: f"{n},5;{n}"),
+        [],
+        ["separated by semicolons, as in 'Fläche;Miete'", "decimal=','"],
+    ),
+    "decimal commas": (
+        partial(_lines, name="a.tsv", header="width\trent", line=lambda n: f"{n}\t1.{n:03},5"),
+        [],
+        ["the numbers of the column rent have commas, as in '1.000,5'", "decimal=','"],
+    ),
+    "several labels": (
+        partial(_lines, name="a.tsv", header="text\ttags", line=_tags),
+        [],
+        ["cells of tags have several labels", "a column of 0 and 1 for each label", "data.label=tags"],
+    ),
     "no target": (
         partial(
             _with_bytes, name="a.csv", content=b"text\n" + b"".join(b"a sentence number %d\n" % n for n in range(90))

@@ -19,7 +19,11 @@ TARGET_NAMES = (
     *("rating", "stars", "score", "price", "quality", "survived", "churn"),
 )
 TIME_NAMES = ("year", "month", "week", "day", "date", "hour", "time", "step", "t")  # of a column that counts times
-_TIME = re.compile(r"\d{1,4}[-/.]\d{1,2}([-/.]\d{1,4})?([T ]\d{1,2}:\d{2}.*)?")
+# With points a date has three parts: two are a number.
+_TIME = re.compile(r"(\d{1,4}[-/]\d{1,2}([-/]\d{1,4})?|\d{1,4}\.\d{1,2}\.\d{1,4})([T ]\d{1,2}:\d{2}.*)?")
+_WITH_COMMA = re.compile(r"[-+]?\d+([.,]\d+)*")
+_BETWEEN_LABELS = ("|", ";", ",")
+MOSTLY = 0.5  # share of the cells from which on those that are no numbers are named
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,31 @@ class TableColumn:
     def numeric(self) -> bool:
         """True where every cell is a number."""
         return bool(self.cells) and all(_is_number(cell) for cell in self.distinct)
+
+    @property
+    def with_comma(self) -> str | None:
+        """A cell such as 1,5 or 1,234, where every cell is a number that may have a comma; else None."""
+        if self.numeric or not all(_WITH_COMMA.fullmatch(cell) for cell in self.distinct):
+            return None
+        return next((cell for cell in self.cells if "," in cell), None)
+
+    @property
+    def not_a_number(self) -> str | None:
+        """The first cell that is no number, such as n/a, in a column that mostly has numbers; else None."""
+        others = [cell for cell in self.cells if not _is_number(cell)]
+        if not others or len(others) > (1 - MOSTLY) * len(self.cells):
+            return None
+        return others[0]
+
+    @property
+    def several_labels(self) -> str | None:
+        """A cell such as red|round, where the cells of classes combine fewer labels; else None."""
+        for separator in _BETWEEN_LABELS:
+            combined = [cell for cell in self.distinct if separator in cell]
+            labels = {label.strip() for cell in self.distinct for label in cell.split(separator)}
+            if combined and self.classes and len(labels) < len(self.distinct):
+                return min(combined)
+        return None
 
     @property
     def counted(self) -> bool:
@@ -79,7 +108,7 @@ class TableColumn:
         """True for running text: cells with several words, or of many letters."""
         if self.numeric or self.times or not self.cells or self.images or self.sounds:
             return False
-        return not self.classes and self.mean_length > 12
+        return not self.classes and self.mean_length > 12 and not self.not_a_number
 
     @property
     def mean_length(self) -> float:

@@ -85,8 +85,7 @@ def _folder(path: Path, typed: Mapping[str, str]) -> FileContents:
         return FileContents("images with captions", settings)
     suffixes = Counter(file.suffix.lower() for file in path.rglob("*") if file.is_file())
     if any(suffix in IMAGES for suffix in suffixes):
-        settings = (data_setting("image_folder", "a folder for each class"), path_setting(path, "data.root"))
-        return FileContents("images in a folder for each class", settings)
+        return _image_folder(path, sum(suffixes[suffix] for suffix in IMAGES))
     if suffixes[".wav"] and suffixes[".txt"]:
         settings = (data_setting("speech", "sounds with a .txt each"), path_setting(path))
         return FileContents("recordings with their texts", settings)
@@ -110,6 +109,14 @@ def _folder(path: Path, typed: Mapping[str, str]) -> FileContents:
     if suffixes[".txt"]:
         return FileContents("text files", (data_setting("text_file", "text files"), path_setting(path)))
     raise UserError(f"{path} holds nothing that is read; a folder or file is one of: {READABLE}")
+
+
+def _image_folder(path: Path, num_images: int) -> FileContents:
+    settings = [data_setting("image_folder", "a folder for each class"), path_setting(path, "data.root")]
+    if num_images < SMALL and not (path / "test").is_dir():
+        reason = f"of {num_images:,} images the usual tenth is too small a test"
+        settings.append(Setting("data.test_fraction", SMALL_TEST, reason))
+    return FileContents(f"{num_images:,} images in a folder for each class", tuple(settings))
 
 
 def _zip(path: Path) -> FileContents:

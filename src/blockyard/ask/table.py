@@ -124,7 +124,13 @@ def _read(path: Path, typed: Mapping[str, str]) -> _Table:
         if name == typed.get("data.split", SPLIT):
             continue
         filled = [str(cell) for cell in cells[name].to_pylist() if cell is not None and str(cell).strip()]
-        columns.append(TableColumn(name, filled, num_rows))
+        column = TableColumn(name, filled, num_rows)
+        if column.with_comma and not column.several_labels:
+            raise UserError(
+                f"{path}: the numbers of the column {name} have commas, as in {column.with_comma!r}; write 1234.5 for "
+                "a number, as in pandas.read_csv(FILE, decimal=',').to_csv(OTHER, index=False), or with thousands=','"
+            )
+        columns.append(column)
     return _Table(path, columns, num_rows, typed)
 
 
@@ -189,7 +195,14 @@ def _numbers(table: _Table) -> FileContents:
         raise UserError(
             f"{table.path} has no column of texts, images or numbers to learn from (columns: {table.names})"
         )
-    left_out = [column.name for column in table.columns if column not in numbers and column not in targets]
+    left_out = []
+    for column in table.columns:
+        if column in numbers or column in targets:
+            continue
+        text = column.name
+        if column.not_a_number:
+            text = f"{text}, where {column.not_a_number!r} is no number"
+        left_out.append(text)
     reason = "the columns of numbers"
     if left_out:
         reason += f"; left out: {fold(left_out)}"
@@ -210,6 +223,15 @@ def _set_target(table: _Table, target: TableColumn | None) -> str:
         raise UserError(
             f"{table.path}: every row has the {target.name} {cell!r}; a target needs two different values or more, or "
             "another column, data.label=COLUMN"
+        )
+    if len(table.typed_targets) > 1:
+        names = ", ".join(column.name for column in table.typed_targets)
+        return f"several targets each: {names}"
+    if target.several_labels and "data.label" not in table.typed:
+        raise UserError(
+            f"{table.path}: cells of {target.name} have several labels, as in {target.several_labels!r}; write a "
+            f"column of 0 and 1 for each label, data.label=[LABEL,LABEL], or data.label={target.name} takes each "
+            "combination for a class"
         )
     is_number = target.numeric and not target.classes
     if "data.target" in table.typed or ("data.label" not in table.typed and is_number):

@@ -36,6 +36,7 @@ SHOWN = 50  # lines that one message lists
 TYPED = (".parquet", ".arrow", ".feather")
 LINES = (".jsonl", ".ndjson")
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
+NAMES = {",": "commas", "\t": "tabs"}
 _BLOCK = 2**27  # bytes that are parsed at a time; a row is at most as long
 KINDS = (*SEPARATORS, *LINES, *TYPED)
 
@@ -227,16 +228,24 @@ def _decoded(path: Path, table: pyarrow.Table, lines: np.ndarray) -> pyarrow.Tab
 
 
 def header_of(path: Path, separator: str) -> list[str]:
-    """Return the names in the first row. Raises UserError for an empty file."""
+    """Return the names in the first row. Raises UserError for an empty file, or one with other separators."""
     check_gzip(path)
     # Broken bytes are replaced here: `_decoded` names them with their lines.
     with open_text(path, encoding_of(path), newline="", errors="replace") as file:
         try:
-            return next(csv.reader(file, **_form(separator)))
+            header = next(csv.reader(file, **_form(separator)))
         except StopIteration:
             raise UserError(f"{path} is empty") from None
         except csv.Error as error:
             raise UserError(f"{path} cannot be read as a table: {error}") from error
+    # A spreadsheet writes them where decimals have commas.
+    if len(header) == 1 and ";" in header[0]:
+        raise UserError(
+            f"{path}: its cells are separated by semicolons, as in {quoted(header[0])}; a {path.suffix} file has "
+            f"{NAMES[separator]} between cells, and points in numbers, as in "
+            "pandas.read_csv(FILE, sep=';', decimal=',').to_csv(OTHER, index=False)"
+        )
+    return header
 
 
 def _form(separator: str) -> dict[str, Any]:
