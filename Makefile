@@ -1,9 +1,10 @@
-# Two commands do the work on a fresh machine with Python 3.11: `make run` and `make test`.
+# Two commands do the work on a fresh machine with Python 3.11 or newer: `make run` and `make test`.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 SUPPLY := .venv-supply
 OLDEST := .venv-oldest
+PYTHONS ?= 3.11 3.12 3.13
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 # Nothing is installed whose hash is not in requirements/. Python compiles what it imports, a tenth of what is installed.
 LOCKED := $(PIP) --no-build-isolation --require-hashes --no-compile
@@ -14,7 +15,7 @@ WORKERS ?= 2
 # What old versions of libraries break first. Left out: style, pages, reports, pictures, exported and imported weights.
 CORE ?= tests/components tests/config tests/engine tests/evaluate tests/generate tests/ops tests/runs tests/sweep
 
-.PHONY: run test test-all test-gpu test-oldest battery schedulers lint format bench docs lock audit clean
+.PHONY: run test test-all test-gpu test-oldest test-pythons battery schedulers lint format bench docs lock audit clean
 
 run: $(VENV)/run.done  ## ask the first question: sixteen runs, a verdict, a page
 	$(BIN)/blockyard sweep quickstart
@@ -66,11 +67,17 @@ audit: $(VENV)/dev.done $(SUPPLY)/done  ## dist/sbom.json, and known vulnerabili
 	$(SUPPLY)/bin/python tools/audit.py $(BIN)/python
 
 test-oldest: $(VENV)/bin/python $(SUPPLY)/done  ## the core of the suite with the least versions that pyproject.toml admits
-	$(SUPPLY)/bin/python tools/oldest.py $(PYTHON) $(OLDEST)
+	$(SUPPLY)/bin/python tools/environment.py $(OLDEST) $(PYTHON) --lowest
 	$(OLDEST)/bin/python -m pytest -n $(WORKERS) --dist loadgroup $(CORE)
 
+test-pythons: $(PYTHONS:%=test-python-%)  ## the core of the suite on each of PYTHONS, with the newest versions of everything
+
+test-python-%: $(SUPPLY)/done
+	$(SUPPLY)/bin/python tools/environment.py .venv-$* $*
+	.venv-$*/bin/python -m pytest -n $(WORKERS) --dist loadgroup $(CORE)
+
 clean:
-	rm -rf $(VENV) $(SUPPLY) $(OLDEST) build dist site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-* build dist site .pytest_cache .mypy_cache .ruff_cache
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "blockyard needs Python 3.11 or newer")'

@@ -194,7 +194,7 @@ def measure(row: Row, overrides: Sequence[str], seeds: Sequence[int], outputs: P
     key = f"test/{row.metric}"
     scores = [float(summary["metrics"][key]) for summary in summaries]
     sign = 1 if summaries[0]["directions"][key] == "max" else -1
-    baselines = _baselines(row.metric, summaries) or _word_before(row.metric, folders[0])
+    baselines = _baselines(row.metric, summaries)
     best = max(baselines, key=lambda name: sign * baselines[name])
     gains = [sign * (score - baselines[best]) for score in scores]
     low, high = _interval(gains)
@@ -236,17 +236,6 @@ def _baselines(metric: str, summaries: Sequence[Mapping[str, Any]]) -> dict[str,
             if metric in by_metric:
                 values.setdefault(name, []).append(float(by_metric[metric]))
     return {name: statistics.fmean(column) for name, column in values.items()}
-
-
-def _word_before(metric: str, folder: RunFolder) -> dict[str, float]:
-    """Return the value of the pairs of tokens in the training split, for running text: its runs have no baselines."""
-    import blockyard
-    from blockyard.objective._baselines import of_written_texts
-    from blockyard.runs.load import splits_of
-
-    loaded = blockyard.load(folder)
-    splits = splits_of(loaded)
-    return {"word_before": of_written_texts(splits.test, splits.train, loaded.objective)["word_before"][metric]}
 
 
 def _interval(differences: Sequence[float]) -> tuple[float, float]:

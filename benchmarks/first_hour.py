@@ -1,12 +1,12 @@
 """Time the way from a file to a verdict: ten files that are not the project's, each with `blockyard ask FILE --run`.
 
-    python benchmarks/first_hour.py FOLDER [--data SHARED] [--hours 0.1] [--only wine.csv ...]
+    python benchmarks/first_hour.py FOLDER [--data SHARED] [--hours 0.1] [--minutes 20] [--only wine.csv ...]
 
 FOLDER gets the files, made from data sets of scikit-learn and statsmodels and from those below SHARED, and the runs.
 A file whose sweep is finished there is not asked again. The answer is a Markdown table on standard output: the words
 that were typed after `blockyard`, the minutes until the verdict, the metric of the best arm and of the best simple
 baseline. `before` is the sweep of the same arms whose base has the words that were needed to train on the file at all,
-and every other choice by default.
+and every other choice by default; after --minutes it is stopped, and its finished runs are compared.
 """
 
 from __future__ import annotations
@@ -16,18 +16,22 @@ import csv
 import gzip
 import io
 import json
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import time
 import zipfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+STOPPED = 143  # the exit code of a sweep that SIGTERM has stopped
 SEEDS = 3  # of the sweeps `before`
 MAILS = 1_500
 HOURS_OF_SERIES = 4_000
@@ -179,8 +183,8 @@ def ask(folder: Path, name: str, hours: float) -> Result:
     return _result(folder, sweep, arguments, len(arguments))
 
 
-def before(folder: Path, name: str) -> Result:
-    """Return the result of a sweep of the same arms without a recipe.
+def before(folder: Path, name: str, minutes: float) -> Result:
+    """Return the result of a sweep of the same arms without a recipe, which is stopped after a number of minutes.
 
     A stranger typed the base, and the words of a run. The file of the sweep itself is not counted.
     """
@@ -190,7 +194,7 @@ def before(folder: Path, name: str) -> Result:
     content = {key: question[key] for key in ("claim", "arms", "baseline")} | {"base": list(base), "seeds": SEEDS}
     sweep = f"{sweep}_before"
     (folder / f"{sweep}.yaml").write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
-    return _result(folder, sweep, ["sweep", f"{sweep}.yaml"], len(base) + 1)
+    return _result(folder, sweep, ["sweep", f"{sweep}.yaml"], len(base) + 1, minutes)
 
 
 @dataclass(frozen=True)
@@ -198,16 +202,18 @@ class Result:
     """The end of a sweep.
 
     num_words: the number of words that were typed
+    cpu_minutes: of all processes; on a busy machine the minutes alone say little
     metric: with the values of the best arm and of the best simple baseline
     """
 
     num_words: int
     minutes: float
+    cpu_minutes: float
     metric: str
     direction: str
-    best: float | None
-    baseline: tuple[str, float] | None
     verdict: str
+    best: float | None = None
+    baseline: tuple[str, float] | None = None
 
     def cells(self) -> list[str]:
         """Return the cells of a row of the table."""
@@ -220,23 +226,32 @@ class Result:
             if self.best is not None:
                 ahead = self.best > value if self.direction == "max" else self.best < value
                 beats = "yes" if ahead else "no"
-        return [str(self.num_words), f"{self.minutes:.1f}", f"`{self.metric}` {best}", baseline, beats, self.verdict]
+        times = [f"{self.minutes:.1f}", f"{self.cpu_minutes:.1f}"]
+        return [str(self.num_words), *times, f"`{self.metric}` {best}", baseline, beats, self.verdict]
 
 
-def _result(folder: Path, sweep: str, arguments: Sequence[str], num_words: int) -> Result:
-    """Run a command of `blockyard` in the folder unless the comparison of its sweep is there, and read it."""
+def _result(folder: Path, sweep: str, arguments: Sequence[str], num_words: int, minutes: float | None = None) -> Result:
+    """Run a command of `blockyard` in the folder unless the comparison of its sweep is there, and read it.
+
+    minutes: after which the command is stopped; None lets it end
+    """
     path = folder / "outputs/sweeps" / sweep / "comparison.json"
-    times = folder / f"{sweep}.minutes"
+    times_file = folder / f"{sweep}.minutes.json"
+    reason = ""
     if not path.is_file():
         start = time.perf_counter()
-        with (folder / f"{sweep}.log").open("w", encoding="utf-8") as log:
-            command = [sys.executable, "-m", "blockyard", *arguments]
-            ended = subprocess.run(command, cwd=folder, stdout=log, stderr=log, check=False)
-        times.write_text(f"{(time.perf_counter() - start) / 60:.3f}", encoding="utf-8")
-        if not path.is_file():
-            lines = (folder / f"{sweep}.log").read_text(encoding="utf-8").splitlines()
-            reason = f"exit {ended.returncode}: {lines[-1] if lines else ''}"
-            return Result(num_words, float(times.read_text()), "", "max", None, None, reason)
+        cpu_start = _cpu_seconds()
+        code = _run(folder, arguments, folder / f"{sweep}.log", minutes)
+        spent = {"minutes": time.perf_counter() - start, "cpu_minutes": _cpu_seconds() - cpu_start}
+        times_file.write_text(json.dumps({name: seconds / 60 for name, seconds in spent.items()}), encoding="utf-8")
+        lines = (folder / f"{sweep}.log").read_text(encoding="utf-8").splitlines()
+        reason = f"exit {code}: {lines[-1] if lines else ''}"
+        if code == STOPPED:
+            reason = f"stopped after {minutes:g} minutes"
+            _compare(folder, sweep, path)
+    times = json.loads(times_file.read_text(encoding="utf-8"))
+    if not path.is_file():
+        return Result(num_words, **times, metric="", direction="max", verdict=reason)
     document = json.loads(path.read_text(encoding="utf-8"))
     direction = document["direction"]
     best_of = max if direction == "max" else min
@@ -247,8 +262,48 @@ def _result(folder: Path, sweep: str, arguments: Sequence[str], num_words: int) 
         name = best_of(values, key=lambda name: values[name])
         baseline = (name, values[name])
     verdict = (document.get("expect") or {}).get("verdict", "no claim")
-    best = best_of(means) if means else None
-    return Result(num_words, float(times.read_text()), document["metric"], direction, best, baseline, verdict)
+    num_runs = sum(arm["n"] for arm in document["arms"])
+    num_planned = sum(arm["planned"] for arm in document["arms"])
+    if minutes is not None and num_runs < num_planned:
+        verdict = f"stopped after {num_runs} of {num_planned} runs"
+    return Result(
+        num_words,
+        **times,
+        metric=document["metric"],
+        direction=direction,
+        verdict=verdict,
+        best=best_of(means) if means else None,
+        baseline=baseline,
+    )
+
+
+def _run(folder: Path, arguments: Sequence[str], log: Path, minutes: float | None) -> int:
+    """Run a command of `blockyard`, stop it after a number of minutes, and return its exit code."""
+    limit = None if minutes is None else 60 * minutes
+    with log.open("w", encoding="utf-8") as file:
+        command = [sys.executable, "-m", "blockyard", *arguments]
+        run = subprocess.Popen(command, cwd=folder, stdout=file, stderr=file)
+        try:
+            return run.wait(limit)
+        except subprocess.TimeoutExpired:
+            run.send_signal(signal.SIGTERM)  # by which a sweep stops its runs
+            return run.wait()
+
+
+def _cpu_seconds() -> float:
+    """Return the seconds of CPU time of all processes that this one has waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _compare(folder: Path, sweep: str, path: Path) -> None:
+    """Write the comparison of the finished runs of a sweep that was stopped; nothing where no run was finished."""
+    import blockyard
+    from blockyard.errors import UserError
+
+    with suppress(UserError):
+        comparison = blockyard.compare(str(folder / "outputs/sweeps" / sweep), changes=False)
+        path.write_text(json.dumps(comparison.as_dict()), encoding="utf-8")
 
 
 def main() -> None:
@@ -259,11 +314,12 @@ def main() -> None:
         "--data", type=Path, help="the folder of shared data; without it, files made from it are left out"
     )
     parser.add_argument("--hours", type=float, default=0.1, help="for each file")
+    parser.add_argument("--minutes", type=float, default=20.0, help="after which a sweep `before` is stopped")
     parser.add_argument("--only", nargs="+", choices=FILES, default=list(FILES))
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
-    print("| file | way | words | minutes | best arm | best simple baseline | beats it | verdict |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| file | way | words | minutes | CPU minutes | best arm | best simple baseline | beats it | verdict |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for name in args.only:
         path = args.folder / name
         if not path.exists():
@@ -272,7 +328,7 @@ def main() -> None:
             FILES[name].make(path, args.data)
         results = {"ask": ask(args.folder, name, args.hours)}
         if results["ask"].metric:
-            results["before"] = before(args.folder, name)
+            results["before"] = before(args.folder, name, args.minutes)
         for way, result in results.items():
             print(f"| {name} | {way} | {' | '.join(result.cells())} |", flush=True)
 

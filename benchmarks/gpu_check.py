@@ -34,8 +34,6 @@ from blockyard.config.choices.catalog import conf_dir
 from blockyard.config.compose import complete
 from blockyard.contracts import Batch, DataModule, DataSpec, Seq, Splits, TextTokenizer, Tokenizer
 
-# Dense bf16 matmul peaks in FLOP/s, from the vendors' data sheets.
-PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "A10": 125e12, "RTX 4090": 165e12}
 VOCABULARY = 50_304  # GPT-2's, rounded up to a multiple of 64
 
 
@@ -262,7 +260,7 @@ def train(made: dict[str, Any], dry: bool) -> dict[str, Any]:
     from blockyard.engine.run import train as fit
     from blockyard.runs.start import create_run
 
-    made["trainer"]["compile"] = not dry and made["trainer"]["strategy"] != "fsdp"
+    made["trainer"]["compile"] = not dry
     with create_run(made, command=["gpu_check"]) as folder:
         code = fit(folder)
         if code:
@@ -360,12 +358,11 @@ class Checks:
         return result if passed else None
 
 
-def speed_row(name: str, summary: dict[str, Any] | None, device: str) -> str:
+def speed_row(name: str, summary: dict[str, Any] | None) -> str:
     if summary is None:
         return f"| {name} | | | | | |"
     flops = summary["flops_per_sample"]["training"] * summary["samples_per_second"]
-    peak = next((value for key, value in PEAKS.items() if key in device), None)
-    share = f"{flops / peak:.1%}" if peak else "unknown peak"
+    share = "unknown peak" if summary["mfu"] is None else f"{summary['mfu']:.1%}"
     memory = summary["peak_memory"]["bytes"] / 2**30
     return (
         f"| {name} | {summary['step_seconds'] * 1e3:.1f} | {summary['samples_per_second']:,.0f} "
@@ -420,7 +417,7 @@ def main(arguments: list[str] | None = None) -> int:
         "| run | ms a step | samples/s | tokens/s | matmuls, share of peak | peak GiB |",
         "|---|---|---|---|---|---|",
     ]
-    lines += [speed_row(what, summary, name) for what, summary in runs.items() if given.only in what]
+    lines += [speed_row(what, summary) for what, summary in runs.items() if given.only in what]
     text = "\n".join(lines) + "\n"
     sys.stdout.write(text)
     if given.out:

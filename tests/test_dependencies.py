@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -27,6 +28,11 @@ def imported(path: Path) -> Iterator[str]:
             yield node.module.partition(".")[0]
 
 
+def targets(path: Path) -> list[str]:
+    """The top-level names of all `_target_`s of a config."""
+    return re.findall(r"_target_: *(\w+)\.", path.read_text(encoding="utf-8"))
+
+
 def names(requirements: list[str]) -> set[str]:
     return {canonicalize_name(Requirement(text).name) for text in requirements}
 
@@ -39,6 +45,7 @@ def distributions(module: str, installed: dict[str, list[str]]) -> set[str]:
 def test_every_import_is_declared_and_every_dependency_imported() -> None:
     installed = {module: list(names) for module, names in metadata.packages_distributions().items()}
     modules = {name for path in (ROOT / "src").rglob("*.py") for name in imported(path)}
+    modules |= {name for path in (ROOT / "conf").rglob("*.yaml") for name in targets(path)}
     modules -= {*sys.stdlib_module_names, PROJECT["name"]}
     required = names(PROJECT["dependencies"])
     optional = set().union(*(names(PROJECT["optional-dependencies"][each]) for each in extras()))
@@ -46,6 +53,14 @@ def test_every_import_is_declared_and_every_dependency_imported() -> None:
     assert undeclared == []
     used = set().union(*(distributions(name, installed) for name in modules))
     assert sorted(required - used) == []
+
+
+def test_every_extra_that_a_message_or_a_page_names_is_there() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in ROOT.glob("src/**/*.py")]
+    texts += [path.read_text(encoding="utf-8") for path in ROOT.glob("docs/**/*.md")]
+    named = {extra for text in texts for extra in re.findall(r"blockyard\[(\w+)\]", text)}
+    assert "translation" in named
+    assert sorted(named - {*extras()}) == []
 
 
 def extras() -> list[str]:

@@ -70,7 +70,6 @@ HEAVY = frozenset(
         "tokenizers",
         "wandb",
         "scipy",
-        "statsmodels",
         "sklearn",
         "matplotlib",
         "optuna",

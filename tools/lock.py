@@ -32,7 +32,7 @@ CONTENT = {
     "build": "builds the checkout and the one dependency without a wheel",
     "run": "blockyard imports",
     "dev": "`make test` and `make docs` use besides",
-    "supply": "`make lock`, `make audit` and `make test-oldest` use, in an environment of its own",
+    "supply": "`make lock`, `make audit`, `make test-oldest` and `make test-pythons` use, in an environment of its own",
 }
 Entries = dict[str, str]  # name==version -> the lines of the lock
 

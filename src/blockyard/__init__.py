@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from blockyard.report.comparison import compare
     from blockyard.runs.load import load
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "RunFailed",
     "UserError",

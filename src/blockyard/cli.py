@@ -9,6 +9,10 @@ import os
 import sys
 from collections.abc import Sequence
 
+if sys.platform == "win32":  # before the imports below, which need modules that Windows does not have
+    sys.stderr.write("blockyard: Windows is not supported; use WSL (Windows Subsystem for Linux)\n")
+    sys.exit(2)
+
 from blockyard import address_space
 from blockyard.commands import COMMANDS, _reader, _without_torch
 from blockyard.commands._help import help_text

@@ -24,14 +24,21 @@ def write_texts(folder: Path, count: int = ROWS, topics: int = 2) -> Path:
     return write_rows(folder / "texts.tsv", rows)
 
 
-def write_numbers(folder: Path, *, real: bool = False) -> Path:
-    """Write numbers.csv, whose last column is a class, or a real value."""
+def write_numbers(folder: Path, *, real: bool = False, test_label: str | None = None) -> Path:
+    """Write numbers.csv, whose last column is a class, or a real value.
+
+    test_label: with it a fourth of the rows are the test split, all with this class
+    """
     generator = np.random.default_rng(0)
     rows = []
     for number in range(ROWS):
         width, height = generator.random(2).round(3)
         last = width + height if real else ("small", "large")[int(width + height > 1)]
-        rows.append({"number": number, "width": width, "height": height, "note": "a" * (number % 3), "size": last})
+        row = {"number": number, "width": width, "height": height, "note": "a" * (number % 3), "size": last}
+        if test_label is not None:
+            row["split"] = ("test", "validation", "train", "train")[number % 4]
+            row["size"] = test_label if number % 4 == 0 else last
+        rows.append(row)
     return write_rows(folder / "numbers.csv", rows)
 
 

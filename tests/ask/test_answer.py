@@ -8,16 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from torch import Tensor
 
-from blockyard.ask import answer, draft
+from blockyard.ask import answer, draft, measure, model_sizes
 from blockyard.ask.look import look
 from blockyard.ask.measure import Measurement, Prepared, RunBesideOthers, prepare, rate_setting
 from blockyard.ask.subject import Setting
 from blockyard.cli import main
+from blockyard.config.size_matching import ModelSizes
 from blockyard.engine.data_reader import DataReader
+from blockyard.sweep.cell.states import CellState
 from blockyard.sweep.execution.step_times import MeasuredRun
 from blockyard.sweep.plan.planner import make_plan
+from blockyard.sweep.plan.sweep_plan import Variant
 from tests.ask import files
 
 RUN = MeasuredRun(start=1.0, step=0.05, evaluation=0.1, saving=0.0, total=160, steps_per_epoch=5)
@@ -85,7 +90,7 @@ def test_every_choice_has_its_reason(fixed: Path, capsys: pytest.CaptureFixture[
     bare = [line for line in base if "  # " not in line]
     assert bare == ["  - data.path=texts.tsv"]
     printed = capsys.readouterr().out
-    assert "tf_idf 0.97, majority 0.5; the arms after 20 steps: rope 0.62, learned 0.67" in printed
+    assert "on validation, tf_idf 0.97, majority 0.5; the arms after 20 steps: rope 0.62, learned 0.67" in printed
     assert "init.from=hf:NAME" in re.sub(r"\s+", " ", printed)
     assert "texts.yaml; blockyard sweep texts.yaml runs it" in printed
     most = content["seeds"]["most"]
@@ -121,6 +126,134 @@ def test_a_model_is_halved_where_the_hours_are_short(fixed: Path, monkeypatch: p
     assert config["model"]["dim"] == 32
     assert plan.variants["none"].choices["parametrization"] == "mup"
     assert config["parametrization"]["base_dim"] == 64
+
+
+def _steps_as_long_as_the_model_is_large(prepared: Prepared, _say: Any) -> MeasuredRun:
+    """Return the times of a run whose step takes a millionth of a second for each parameter."""
+    trainer = prepared.config["trainer"]
+    parameters = ModelSizes().measure(prepared.config, "params")
+    assert parameters is not None
+    # Without a limit in steps these are eight epochs, whatever the size.
+    total = trainer["max_steps"] or 160
+    return MeasuredRun(0.1, parameters * 1e-6, 0.01, 0.0, total, 20)
+
+
+@pytest.fixture
+def many_tokens(fixed: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A text whose tokens are enough for a model of four times the recipe's parameters."""
+    monkeypatch.setattr(answer, "first_steps", _steps_as_long_as_the_model_is_large)
+    monkeypatch.setattr(model_sizes, "TOKENS_OF_PARAMETER", 0.001)
+    return files.write_play(fixed)
+
+
+def _planned(folder: Path, *arguments: str) -> Variant:
+    """Return the baseline of the sweep file that `ask` writes for play.txt."""
+    (folder / "play.yaml").unlink(missing_ok=True)
+    assert main(["ask", "play.txt", "data.context=32", "trainer.max_steps=200", *arguments]) == 0
+    return make_plan(Path("play.yaml"), outputs=str(folder / "outputs")).variants["none"]
+
+
+def test_the_model_is_larger_where_the_hours_are_long(many_tokens: Path) -> None:
+    """All seeds of the recipe's model fit before; its rate carries over, and the arms have one shape."""
+    folder = many_tokens.parent
+    small = _planned(folder, "hours=1")
+    large = _planned(folder, "hours=30")
+    sizes = ModelSizes()
+    base = sizes.measure(small.config, "params")
+    grown = sizes.measure(large.config, "params")
+    assert base is not None
+    assert grown is not None
+    assert 2 <= grown / base <= model_sizes.MOST_GROWTH * 1.1
+    assert "parametrization" not in small.choices
+    assert large.choices["parametrization"] == "mup"
+    assert large.config["parametrization"]["base_dim"] == small.config["model"]["dim"]
+    assert large.config["optimizer"] == small.config["optimizer"]
+    text = (folder / "play.yaml").read_text(encoding="utf-8")
+    reasons = [line for line in text.splitlines() if f"{grown:,} parameters, as many as" in line]
+    assert len(reasons) == 1
+    assert f"before {base:,}" in reasons[0]
+    other = make_plan(Path("play.yaml"), outputs=str(folder / "outputs")).variants["rope"]
+    assert other.config["model"]["dim"] == large.config["model"]["dim"]
+
+
+@pytest.mark.parametrize("typed", ["model.dim=64", "parametrization=mup", "arms=model.depth=1,model.depth=2"])
+def test_a_size_that_is_typed_stays(many_tokens: Path, typed: str) -> None:
+    (many_tokens.parent / "play.yaml").unlink(missing_ok=True)
+    assert main(["ask", "play.txt", "hours=30", "data.context=32", "trainer.max_steps=200", typed]) == 0
+    assert "parameters, as many as" not in (many_tokens.parent / "play.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("room", "tokens_of_parameter", "growth", "limit"),
+    [
+        (9.0, 1e-6, 3, "the hours have room for"),
+        (1e6, 1e-6, 16, "a learning rate carries over to"),
+        (3.0, 1e-6, 0, ""),  # for less than twice the model
+        (1e6, 20, 0, ""),  # so few tokens are enough for a much smaller one
+    ],
+)
+def test_hours_data_and_rate_limit_the_size(
+    many_tokens: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    room: float,
+    tokens_of_parameter: float,
+    growth: float,
+    limit: str,
+) -> None:
+    """The recipe limits the steps, which grow with the model: nine times the time are for three times the model."""
+    monkeypatch.setattr(model_sizes, "TOKENS_OF_PARAMETER", tokens_of_parameter)
+    folder = many_tokens.parent
+    question = answer.FileQuestion(many_tokens, "", None, ["data.context=32"], 1.0, folder / "x.yaml", "")
+    prepared = prepare(answer.draft_of(question, look(many_tokens, {}, folder), None), folder, (), DataReader())
+    models = list(model_sizes.larger_models(prepared, (), (), room))
+    if not growth:
+        assert not models
+        return
+    settings = {setting.key: setting for setting in models[0]}
+    base = ModelSizes().measure(prepared.config, "params")
+    assert base is not None
+    reason = settings["model.dim"].reason
+    assert limit in reason
+    assert int(reason.partition(" ")[0].replace(",", "")) == pytest.approx(growth * base, rel=0.1)
+    grown = settings["trainer.max_steps"].value / prepared.config["trainer"]["max_steps"]
+    assert grown == pytest.approx(growth, rel=0.01)
+
+
+def _numbers_with(folder: Path, test_label: str) -> Prepared:
+    folder.mkdir()
+    path = files.write_numbers(folder, test_label=test_label)
+    question = answer.FileQuestion(path, "", None, ["model.depth=1"], 0.01, folder / "x.yaml", "")
+    return prepare(answer.draft_of(question, look(path, {}, folder), None), folder, (), DataReader())
+
+
+def test_noise_is_measured_on_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scores of the short runs, and the simple models: with test labels of one class alone majority would be 1."""
+    state = CellState("done", metrics={"val/accuracy": 0.7, "test/accuracy": 0.9}, seconds=1.0)
+    monkeypatch.setattr(measure, "run_plan", lambda *_, **__: 0)
+    monkeypatch.setattr(measure, "read_state", lambda *_: state)
+    prepared = _numbers_with(tmp_path / "table", "small")
+    measurement = measure.measure_noise(prepared, RUN, 0.01, tmp_path, (), print)
+    assert measurement.metric == "test/accuracy"
+    assert measurement.scores == {"none": [0.7, 0.7], "attention": [0.7, 0.7]}
+    validation = prepared.splits.validation
+    target = validation.batch(torch.arange(len(validation)), None).target
+    assert isinstance(target, Tensor)
+    assert measurement.baselines["majority"] == pytest.approx(float(target.bincount().max()) / len(target))
+    assert measurement.baselines["majority"] < 0.9
+
+
+@pytest.mark.full
+def test_no_choice_looks_at_the_test_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables that differ in the labels of their test rows alone have the same scores and the same simple models."""
+    monkeypatch.setattr(measure, "LEAST_SECONDS", 0.0)
+    measurements = []
+    for label in ("small", "large"):
+        prepared = _numbers_with(tmp_path / label, label)
+        measurements.append(measure.measure_noise(prepared, RUN, 0.01, tmp_path / label, (), print))
+    first, second = measurements
+    assert first.scores == second.scores
+    assert first.baselines == second.baselines
+    assert {"majority", "linear"} <= set(first.baselines)
 
 
 def test_what_the_user_typed_stays(fixed: Path) -> None:

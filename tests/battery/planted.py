@@ -95,6 +95,20 @@ CORE = (
         "tests/engine/callbacks/test_layer_stats.py",
     ),
     _bug(
+        "peak-of-one-device",
+        "engine/setup.py",
+        'peak_flops = peak["flops"] * data.layout.world',
+        'peak_flops = peak["flops"]',
+        "tests/engine/callbacks/test_device_stats.py",
+    ),
+    _bug(
+        "share-since-the-start",
+        "engine/callbacks/device_stats.py",
+        "(samples - self._last[1]) * state.flops_per_sample",
+        "samples * state.flops_per_sample",
+        "tests/engine/callbacks/test_device_stats.py",
+    ),
+    _bug(
         "deviation-of-one-run",
         "ask/choose.py",
         "deviation = math.sqrt(2 * squares",

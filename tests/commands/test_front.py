@@ -42,6 +42,19 @@ def test_light_commands_import_nothing_heavy(line):
     assert imported_by(shlex.split(line)) == set()
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["train", "block=parallel"]], ids=" ".join)
+def test_windows_is_refused_in_one_line(arguments):
+    """Simulated: the name of the platform, and the modules that Windows lacks."""
+    code = (
+        "import runpy, sys; sys.platform = 'win32'; "
+        "sys.modules.update(dict.fromkeys(('fcntl', 'grp', 'pwd', 'resource', 'termios'))); "
+        "runpy.run_module('blockyard', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "blockyard: Windows is not supported; use WSL (Windows Subsystem for Linux)\n"
+
+
 @pytest.mark.full
 def test_check_leaves_lightning_alone():
     assert imported_by(["check"]) <= {"torch", "hydra"}

@@ -1,12 +1,8 @@
-"""The commands as functions, and the notebook that uses them."""
+"""The commands as functions."""
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +19,6 @@ from blockyard.evaluate.api import evaluate
 from blockyard.runs.folder import RunFolder
 from blockyard.sweep.spec.question import command_keys
 from tests.support.every import every
-from tests.support.paths import ROOT
 from tests.support.tiny import DEBUG
 
 
@@ -131,16 +126,6 @@ def test_packages_that_are_functions_stay_packages() -> None:
     assert callable(blockyard.runs)
     assert callable(blockyard.sweep)
     assert blockyard.runs.store.find
-
-
-@pytest.mark.full
-def test_the_notebook_runs(tmp_path: Path) -> None:
-    cells = json.loads((ROOT / "docs/python.ipynb").read_text(encoding="utf-8"))["cells"]
-    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "outputs").is_dir()
 
 
 def test_a_sweep_from_a_mapping_is_a_sweep_file(tmp_path: Path) -> None:

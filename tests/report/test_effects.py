@@ -15,7 +15,7 @@ from statsmodels.stats.multitest import multipletests
 from blockyard.report.load.costs import median_costs, pareto, ratios
 from blockyard.report.load.document import ComparisonDocument
 from blockyard.report.render.columns import effect_lines
-from blockyard.report.stats.effects import factors_of, grid_effects, is_grid, single_factor_effects
+from blockyard.report.stats.effects import factors_of, grid_effects, is_grid, least_squares, single_factor_effects
 from blockyard.report.stats.verdict import compare_arms
 from blockyard.runs.costs import costs
 from tests.report.report_runs import grid
@@ -96,6 +96,28 @@ def _t(share: float, free: float) -> float:
     from scipy import stats
 
     return float(stats.t.ppf(share, free))
+
+
+@pytest.mark.parametrize("inflation", [1.0, 2.5])
+@pytest.mark.parametrize(("cells", "columns"), [(5, 3), (24, 4), (200, 20)])
+def test_the_tests_of_a_fit_are_those_of_statsmodels(cells: int, columns: int, inflation: float) -> None:
+    draw = np.random.default_rng(cells)
+    design = draw.normal(size=(cells, columns))
+    target = design @ draw.normal(size=columns) + 0.3 * draw.normal(size=cells)
+    fit, reference = least_squares(design, target, inflation), sm.OLS(target, design).fit()
+    covariance = inflation * reference.cov_params()
+    assert fit.free == reference.df_resid
+    np.testing.assert_allclose(fit.coefficients, reference.params, rtol=1e-10)
+
+    contrast = draw.normal(size=columns)
+    interval, p = fit.t_test(contrast)
+    one = reference.t_test(contrast, cov_p=covariance)
+    np.testing.assert_allclose(interval, one.conf_int()[0], rtol=1e-10)
+    np.testing.assert_allclose(p, one.pvalue, rtol=1e-10)
+
+    tested = [0, columns - 1]
+    several = reference.f_test(np.eye(columns)[tested], cov_p=covariance)
+    np.testing.assert_allclose(fit.f_test(tested), (several.fvalue, several.pvalue), rtol=1e-10)
 
 
 def test_the_seed_is_a_block() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from blockyard.ask.arms import default_arms, read_arms
-from blockyard.ask.choose import SweepLength, choose_length, refuse_blind, resolution
+from blockyard.ask.choose import MOST_SEEDS, USED, SweepLength, choose_length, refuse_blind, resolution
 from blockyard.ask.draft import Seeds, SweepDraft
 from blockyard.ask.look import look
 from blockyard.ask.measure import (
@@ -22,8 +23,8 @@ from blockyard.ask.measure import (
     prepare,
     rate_setting,
     smaller_batch,
-    smaller_model,
 )
+from blockyard.ask.model_sizes import larger_models, smaller_model
 from blockyard.ask.recipe import recipe_settings
 from blockyard.ask.sentences import Findings, folded
 from blockyard.ask.subject import FileContents, Setting
@@ -92,6 +93,7 @@ def answer(question: FileQuestion, say: Say) -> WrittenSweep:
         if batch is not None and batch.key not in question.typed:
             prepared = prepare(draft.with_settings([batch]), folder, question.config_dirs, reader)
         prepared, run = _fitting_model(question, prepared, folder, say)
+        prepared, run = _larger_model(question, prepared, run, folder, say)
         if "optimizer.lr" not in question.typed:
             rate = rate_setting(prepared, run, question.hours, say)
             if rate is not None:
@@ -148,6 +150,28 @@ def _fitting_model(question: FileQuestion, prepared: Prepared, folder: Path, say
         say(f"a smaller model, {' '.join(setting.override for setting in settings)}")
         draft = prepared.draft.with_settings(settings)
         prepared = prepare(draft, folder, question.config_dirs, prepared.reader)
+
+
+def _larger_model(
+    question: FileQuestion, prepared: Prepared, run: MeasuredRun, folder: Path, say: Say
+) -> tuple[Prepared, MeasuredRun]:
+    """Return the question with the first of ever smaller larger models whose whole runs fit, and its first steps.
+
+    The model stays where the hours have no room for one of twice the size, see `model_sizes`.
+    """
+    length = _length(question, _alone(prepared, run), run.total)
+    if length.seeds < MOST_SEEDS:
+        return prepared, run
+    room = USED * question.hours * 3600 / length.seconds
+    for settings in larger_models(prepared, question.typed, question.config_dirs, room):
+        say(f"a larger model, {' '.join(setting.override for setting in settings)}")
+        with suppress(UserError):  # then the model stays as it is
+            larger = prepare(prepared.draft.with_settings(settings), folder, question.config_dirs, prepared.reader)
+            measured = first_steps(larger, say)
+            length = _length(question, _alone(larger, measured), measured.total)
+            if length.steps == measured.total:
+                return larger, measured
+    return prepared, run
 
 
 def _alone(prepared: Prepared, run: MeasuredRun) -> Callable[[int], list[float]]:

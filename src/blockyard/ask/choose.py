@@ -111,7 +111,7 @@ def resolution(metric: str, scores: Sequence[Sequence[float]], *, seeds: int, te
     without credit for pairs. Two seeds agree by chance now and then, so that for a share of the test samples it is at
     least half of what the choice of the samples alone makes of two models that err on different ones.
 
-    scores: of each arm
+    scores: of each arm, on validation: a choice that saw test scores would make them better than they are
     """
     squares = 0.0
     free = 0

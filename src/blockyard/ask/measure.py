@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,9 +14,11 @@ from blockyard.ask.draft import SweepDraft
 from blockyard.ask.subject import Setting
 from blockyard.config.tree import Node
 from blockyard.contracts import Splits
+from blockyard.engine.baselines import compute_baselines
 from blockyard.engine.data_reader import DataReader
 from blockyard.errors import UserError
-from blockyard.sweep.cell.states import baseline_values, read_state
+from blockyard.runs.metric_name import MetricName
+from blockyard.sweep.cell.states import read_state
 from blockyard.sweep.execution.runner import run_plan
 from blockyard.sweep.execution.step_times import MeasuredRun
 from blockyard.sweep.executor import build
@@ -32,13 +34,12 @@ FEWEST_STEPS = 20
 SEEDS = 2
 RATE_STEPS = 100
 RATE_FACTOR = 300.0  # the range test goes from the rate of the config over this factor to the rate times it
-VALIDATION_BATCHES = 4  # of the short runs, whose scores are those on test
+TEST_BATCHES = 1  # of the short runs, whose scores are those on validation: no choice may depend on test
 TOO_NEAR = 3.0  # times the learning rate, at which a range test must not diverge
 FAR = 10.0  # the same, of the rate that is chosen in its place
 BESIDE = 1.5  # about how much longer a step takes beside other runs, before it is measured
 STEPS_PER_EPOCH = 10
 SMALLEST_BATCH = 4
-LEAST_SIZES = {"dim": 32, "depth": 1}  # of a model that is halved
 Say = Callable[[str], object]
 
 
@@ -77,9 +78,10 @@ class Measurement:
 
     run: parts of the time of a run that is alone
     beside: by arm, what a run takes beside as many others as run in parallel
+    metric: of the sweep, on test
     steps: of each short run
-    scores: of the short runs on test, by arm
-    baselines: value of the metric of each simple baseline
+    scores: of the short runs on validation, by arm
+    baselines: value of the metric on validation of each simple baseline
     """
 
     metric: str
@@ -124,26 +126,6 @@ def smaller_batch(prepared: Prepared) -> Setting | None:
     smaller = max(SMALLEST_BATCH, 2 ** int(math.log2(max(1, most))))
     reason = f"{STEPS_PER_EPOCH} steps an epoch or more with {len(prepared.splits.train):,} training samples"
     return Setting("data.batch_size", smaller, f"{reason}, where {batch_size} are the recipe's")
-
-
-def smaller_model(prepared: Prepared, typed: Collection[str]) -> list[Setting]:
-    """Return half the width and half the depth of the model, with muP, by which the learning rate carries over.
-
-    Empty where the model is as small as can be, or where the user typed its size.
-    """
-    options = prepared.config["model"]
-    settings = []
-    for name, least in LEAST_SIZES.items():
-        key = f"model.{name}"
-        value = options.get(name)
-        if isinstance(value, int) and value // 2 >= least and not {key, "model.size"} & set(typed):
-            settings.append(Setting(key, value // 2, "half of the recipe's or less, so that the hours are enough"))
-    choices = prepared.plan.variants[prepared.draft.baseline].choices
-    if settings and choices.get("parametrization", "standard") == "standard" and "parametrization" not in typed:
-        settings.append(Setting("parametrization", "mup", "the learning rate carries over to the smaller model"))
-        for name in ("dim", "heads", "depth"):
-            settings.append(Setting(f"parametrization.base_{name}", options[name], "of the recipe"))
-    return settings
 
 
 def parallel_runs() -> int:
@@ -217,7 +199,7 @@ def measure_noise(
     seconds = max(LEAST_SECONDS, SHARE * hours * 3600) / math.ceil(num_runs / parallel)
     steps = min(run.total, max(FEWEST_STEPS, int(seconds / (BESIDE * run.step))))
     short = [Setting("logger", "none"), Setting("trainer.max_steps", steps), Setting("trainer.eval_every", steps)]
-    short.append(Setting("trainer.limit_val", VALIDATION_BATCHES))
+    short.append(Setting("trainer.limit_test", TEST_BATCHES))
     # The short runs are nobody's results: a logger that the user typed is for the sweep.
     typed = [override for override in prepared.draft.typed if not override.lstrip("+").startswith("logger")]
     draft = replace(prepared.draft.with_settings(short), typed=tuple(typed))
@@ -234,25 +216,23 @@ def measure_noise(
     code = run_plan(plan, executor, say=count, live=False)
     if code in (130, 143):
         raise KeyboardInterrupt
-    metric = plan.facts["metric"]["name"]
+    metric = plan.facts["metric"]
     scores: dict[str, list[float]] = {}
     costs: dict[str, list[RunBesideOthers]] = {}
-    baselines: dict[str, float] = {}
     for cell in plan.cells:
         variant = plan.variants[cell.variant]
         state = read_state(plan.path(cell), plan.metric_names)
-        value = state.metrics.get(metric, math.nan)
+        value = state.metrics.get(metric["validation"], math.nan)
         if state.state != "done" or not math.isfinite(value):
-            reason = state.reason or f"{metric} is not finite"
+            reason = state.reason or f"{metric['validation']} is not finite"
             raise UserError(f"a short run of the arm {variant.arm} failed: {reason}")
         scores.setdefault(variant.arm, []).append(value)
         alone = replace(run, total=steps).seconds(variant.config, prepared.splits)
         step_seconds = state.metrics.get("step_seconds", run.step)
         costs.setdefault(variant.arm, []).append(RunBesideOthers.of(step_seconds, state.seconds or alone, run, alone))
-        baselines |= baseline_values(plan.path(cell), metric)
     return Measurement(
-        metric=metric,
-        direction=plan.facts["metric"]["direction"],
+        metric=metric["name"],
+        direction=metric["direction"],
         run=run,
         config=prepared.config,
         splits=prepared.splits,
@@ -260,8 +240,22 @@ def measure_noise(
         beside={arm: max(times, key=lambda cost: cost.slower) for arm, times in costs.items()},
         steps=steps,
         scores=scores,
-        baselines=baselines,
+        baselines=_simple_models(prepared, metric["validation"], folder, say),
     )
+
+
+def _simple_models(prepared: Prepared, metric: str, folder: Path, say: Say) -> dict[str, float]:
+    """Return the value of a metric on validation of each simple baseline that has it."""
+    say("simple models")
+    components, splits = prepared.reader.splits(prepared.config)
+    entries = compute_baselines(prepared.config, components, splits._replace(test=splits.validation), folder)
+    name = str(MetricName.parse(metric).on(""))
+    values = {}
+    for baseline, entry in entries.items():
+        value = entry.get("values", {}).get(name, math.nan)
+        if math.isfinite(value):
+            values[baseline] = value
+    return values
 
 
 def _plan(draft: SweepDraft, folder: Path, config_dirs: Sequence[str], reader: DataReader) -> SweepPlan:

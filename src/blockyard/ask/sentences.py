@@ -109,14 +109,14 @@ class Findings:
             count = seeds_to_decide(self.result, gain, compared, seeds)
             decided = f"{seeds} seeds do not decide" if count is None else f"{count} seeds decide"
             parts.append(f"if {arm} stays {better} by {abs(gain):.2g}, {decided}")
-        return f"after {self.measurement.steps:,} steps of two seeds: {'; '.join(parts)}"
+        return f"on validation, after {self.measurement.steps:,} steps of two seeds: {'; '.join(parts)}"
 
     def _simple(self) -> str:
-        """Return the values of the simple models, the best first, and those of the arms in the short runs."""
+        """Return the validation values of the simple models, the best first, and of the arms in the short runs."""
         ordered = sorted(self.measurement.baselines.items(), key=lambda item: -self.sign * item[1])
         models = ", ".join(f"{name} {value:.3g}" for name, value in ordered)
         arms = ", ".join(f"{arm} {mean:.3g}" for arm, mean in self.means.items())
-        return f"{models}; the arms after {self.measurement.steps:,} steps: {arms}"
+        return f"on validation, {models}; the arms after {self.measurement.steps:,} steps: {arms}"
 
     def _best_simple(self) -> tuple[str, float]:
         return max(self.measurement.baselines.items(), key=lambda item: self.sign * item[1])

@@ -24,7 +24,7 @@ def export(
     *,
     run: Run,
     to: Folder,
-    format_: Literal["safetensors", "hf", "timm", "pt2", "onnx"],
+    format_: Literal["safetensors", "hf", "peft", "timm", "pt2", "onnx"],
     as_: Annotated[str, Value("PRESET", non_empty, of_choices("preset"))] | None = None,
     license_: Annotated[str, Value("ID", _licence)] | None = None,
     which: Literal["best", "last", "previous"] = "best",
@@ -35,16 +35,17 @@ def export(
 
       safetensors  model.safetensors under our names, with the config: for `blockyard.load` and init.from
       hf           config.json, model.safetensors, the tokenizer and a model card: for `from_pretrained` of transformers
+      peft         adapter_config.json, adapter_model.safetensors, of a run with init.lora: for `PeftModel` of peft
       timm         config.json, model.safetensors: for `timm.create_model(NAME, checkpoint_path=...)`
       pt2          the computation, by `torch.export`: for `torch.export.load`
       onnx         the computation as ONNX, compared with the model by ONNX's own evaluator (extra onnx)
 
-    With hf and timm a run whose blocks no class of the library has is refused, with the settings that differ.
+    With hf, peft and timm a run whose blocks no class of the library has is refused, with the settings that differ.
 
     Options:
         to: a new folder
         format: what is written, see above
-        as: try the class of this preset only, with hf and timm
+        as: try the class of this preset only, with hf, peft and timm
         license: what the model card of hf states for the weights, by the hub's name, such as apache-2.0; without it,
             the card says that none is stated
         which: the checkpoint
@@ -54,8 +55,8 @@ def export(
         blockyard export run=last to=exported/vit format=onnx which=last
     """
     folder = find_run(run, outputs)
-    if as_ is not None and format_ not in ("hf", "timm"):
-        raise UserError(f"as={as_} has an effect with format=hf and format=timm only; leave it out")
+    if as_ is not None and format_ not in ("hf", "peft", "timm"):
+        raise UserError(f"as={as_} has an effect with format=hf, format=peft and format=timm only; leave it out")
     if license_ is not None and format_ != "hf":
         raise UserError(f"license={license_} has an effect with format=hf only; leave it out")
     from blockyard.report.home.hub_card import hub_card

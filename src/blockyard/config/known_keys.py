@@ -22,6 +22,7 @@ OPTIONS = {
     "trainer.max_steps": "steps num_steps iterations iters max_iters updates",
     "trainer.max_seconds": "time_limit max_time time_budget seconds",
     "trainer.max_flops": "flops_budget compute_budget max_compute",
+    "trainer.peak_flops": "peak_tflops available_flops flops_promised",
     "trainer.devices": "gpus num_gpus n_gpus ngpu gpu",
     "trainer.gradient_clip": "clip grad_clip clip_grad max_grad_norm gradient_clip_val",
     "trainer.accumulate": "accumulate_grad_batches gradient_accumulation_steps grad_accum accumulation",

@@ -88,8 +88,8 @@ class SceneSource:
 
 
 @dataclass(kw_only=True, eq=False)
-class CanvasData(LoadedData):
-    """Canvases of scikit-learn's digits. Subclasses say what belongs to a canvas.
+class CanvasOptions(LoadedData):
+    """Canvases of scikit-learn's digits, and how many there are.
 
     Options:
         samples: canvases in a training epoch
@@ -111,12 +111,20 @@ class CanvasData(LoadedData):
     batch_size: BatchSize = 64
     eval_batch_size: BatchSize = 256
 
-    def scenes(self, counts: tuple[int, int]) -> list[SceneSource]:
-        """Return the source of canvases of each split. No two splits share an image of a digit."""
+    def images_of_splits(self) -> tuple[LabelledImages, LabelledImages, LabelledImages]:
+        """Return the images of digits of each split. No two splits share one."""
         rest, test = Digits(test_fraction=self.test_fraction, split_seed=self.split_seed).read()
         kept, held_out = stratified(rest.target, self.validation_fraction, self.split_seed)
-        images = (rest.select(kept), rest.select(held_out), test)
-        splits = [SceneSource(digits, counts) for digits in images]
+        return rest.select(kept), rest.select(held_out), test
+
+
+@dataclass(kw_only=True, eq=False)
+class CanvasData(CanvasOptions):
+    """Canvases of coloured digits. Subclasses say what belongs to a canvas."""
+
+    def scenes(self, counts: tuple[int, int]) -> list[SceneSource]:
+        """Return the source of canvases of each split."""
+        splits = [SceneSource(digits, counts) for digits in self.images_of_splits()]
         contents: list[Tensor] = []
         for split in splits:
             contents += split.digits

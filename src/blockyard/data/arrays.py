@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blockyard.contracts import BatchSize, DataSpec, ImageTokenizer, Seed, Splits, Text, Tokenizer, Vocabulary
+from blockyard.contracts import BatchSize, DataSpec, ImageTokenizer, Splits, Text, Tokenizer, Vocabulary
 from blockyard.data.files.arrays import (
     Kind,
     check_inputs,
@@ -44,12 +44,12 @@ from blockyard.data.splits.arrays import ArrayRows, array_splits, image_array_sp
 from blockyard.data.splits.augment import AugmentOptions
 from blockyard.data.splits.loaded import LoadedData, forget, read_once
 from blockyard.data.splits.row_splits import log, split_rows, together
-from blockyard.data.splits.split import Fraction, check_fractions, with_values
+from blockyard.data.splits.split import DrawnSplits, with_values
 from blockyard.errors import UserError
 
 
 @dataclass(kw_only=True, eq=False)
-class Arrays(AugmentOptions, LoadedData):
+class Arrays(AugmentOptions, DrawnSplits, LoadedData):
     """Rows of arrays.
 
     Options:
@@ -60,7 +60,6 @@ class Arrays(AugmentOptions, LoadedData):
         vocabulary: number of token ids; null is one more than the largest
         validation_fraction: share of all rows that is the validation split, if the file names none
         test_fraction: share of all rows that is the test split, if the file names none
-        split_seed: seed of the drawn splits; independent of the run's seed, so that all seeds share them
         batch_size: rows in a training step, over all processes
         eval_batch_size: rows in a validation or test step, over all processes
     """
@@ -70,15 +69,12 @@ class Arrays(AugmentOptions, LoadedData):
     target: Text | None = "y"
     kind: Literal["auto", "image", "symbols", "series", "vector"] = "auto"
     vocabulary: Vocabulary | None = None
-    validation_fraction: Fraction = 0.1
-    test_fraction: Fraction = 0.1
-    split_seed: Seed = 0
     batch_size: BatchSize = 32
     eval_batch_size: BatchSize = 256
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_fractions(self.validation_fraction, self.test_fraction)
+        AugmentOptions.__post_init__(self)
+        DrawnSplits.__post_init__(self)
 
     def missing(self) -> str | None:
         """Return a message that names the missing file and the remedy, or None."""

@@ -24,17 +24,16 @@ from typing import Literal
 import numpy as np
 import torch
 
-from blockyard.contracts import Seed
 from blockyard.data.files.graph import Graph
 from blockyard.data.splits.graphs import GraphData, GraphParts, Steps
 from blockyard.data.splits.order import mix
-from blockyard.data.splits.split import Fraction, check_fractions
+from blockyard.data.splits.split import DrawnSplits, Fraction
 
 LEAST = 4  # the atlas has eight smaller graphs, too few to tell anything about their sizes
 
 
 @dataclass(kw_only=True, eq=False)
-class Atlas(GraphData):
+class Atlas(DrawnSplits, GraphData):
     """Graphs without columns; every edge is of one kind.
 
     Options:
@@ -46,12 +45,7 @@ class Atlas(GraphData):
 
     path_steps: Steps = 0  # edges of one kind tell no more than distances
     property: Literal["connectivity", "triangles", "spanning_trees", "planar"] = "connectivity"
-    validation_fraction: Fraction = 0.1
     test_fraction: Fraction = 0.2
-    split_seed: Seed = 0
-
-    def __post_init__(self) -> None:
-        check_fractions(self.validation_fraction, self.test_fraction)
 
     def size(self) -> tuple[int, int]:
         """Return seven nodes without columns."""

@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from blockyard.contracts import BatchSize, DataSpec, Seed, Splits, Tokenizer
+from blockyard.contracts import BatchSize, DataSpec, Splits, Tokenizer
 from blockyard.data.files.digest import sha256
 from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.order import mix
-from blockyard.data.splits.split import Fraction, check_fractions, stratified
+from blockyard.data.splits.split import DrawnSplits, Fraction, stratified
 from blockyard.data.splits.vectors import vector_splits
 
 COLUMNS = 30
@@ -26,7 +26,7 @@ CLASSES = ("malignant", "benign")
 
 
 @dataclass(kw_only=True, eq=False)
-class BreastCancer(LoadedData):
+class BreastCancer(DrawnSplits, LoadedData):
     """The table that comes with scikit-learn; needs no file and no network.
 
     Options:
@@ -41,12 +41,8 @@ class BreastCancer(LoadedData):
 
     validation_fraction: Fraction = 0.15
     test_fraction: Fraction = 0.2
-    split_seed: Seed = 0
     batch_size: BatchSize = 32
     eval_batch_size: BatchSize = 256
-
-    def __post_init__(self) -> None:
-        check_fractions(self.validation_fraction, self.test_fraction)
 
     @property
     def spec(self) -> DataSpec:

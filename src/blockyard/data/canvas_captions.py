@@ -26,6 +26,7 @@ from blockyard.contracts import Batch, Because, DataSpec, Splits, TextTokenizer,
 from blockyard.data._scenes import ACROSS, CELLS, COLOURS, SHAPE, CanvasData, Scenes, SceneSource
 from blockyard.data.files.pairs import Pair
 from blockyard.data.splits.columns import Ragged
+from blockyard.data.splits.text_tokenizer import ends_of, text_tokenizer
 
 Number = Annotated[int, Ge(1), Le(CELLS), Because("a canvas has nine cells")]
 LONGEST = len("a green 3 left of ")  # characters for each digit, and so the largest number of tokens
@@ -121,18 +122,12 @@ class CanvasCaptions(CanvasData):
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Compose the captions that the tokenizer is fitted on, unless its state was loaded."""
-        if not isinstance(tokenizer, TextTokenizer):
-            raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
+        tokenizer = text_tokenizer(tokenizer)
         scenes = self.scenes((self.digits, self.digits))
-        sizes = (self.samples, self.eval_samples, self.eval_samples)
         if not tokenizer.state():
             tokenizer.fit(captions(scenes[0].draw(torch.arange(FITTED), 0)))
-        tokens = tokenizer.spec(self.spec)
-        if tokens.start is None or tokens.end is None:
-            raise ValueError(f"{type(tokenizer).__name__} has no start and end token; see TokenSpec.start")
-        ends = (tokens.start, tokens.end)
+        ends = ends_of(tokenizer, self.spec)
         splits = []
-        for number, (source, samples) in enumerate(zip(scenes, sizes, strict=True)):
-            samples = self.size_of(number, samples)
+        for source, samples in zip(scenes, self.sizes_of(self.samples, self.eval_samples), strict=True):
             splits.append(CaptionSplit(source, tokenizer, ends, samples, blank=self.blank))
         return Splits(*splits)

@@ -41,6 +41,7 @@ from blockyard.data.splits.hash import uniform
 from blockyard.data.splits.image_tokens import ImageTokenSplit, token_splits
 from blockyard.data.splits.images import LabelledImages
 from blockyard.data.splits.order import mix
+from blockyard.data.splits.text_tokenizer import text_tokenizer
 
 FITTED = 2_000  # canvases that a tokenizer learns its codes from
 # The cells of two digits in the order of the caption, for "left of" and for "above".
@@ -226,15 +227,13 @@ class CanvasDrawings(CanvasData):
                 f"data=canvas_drawings is written as codes, which {type(tokenizer).__name__} does not give; "
                 "use tokenizer=patch_codes or vq"
             )
-        if not isinstance(source, TextTokenizer):
-            raise ValueError(f"the captions need a text tokenizer, not {type(source).__name__}")
+        source = text_tokenizer(source, "the captions need")
         scenes = list(map(CaptionedScenes, self.scenes((2, 2)), self._captions()))
         if not source.state():
             source.fit(captions(scenes[0].draw(torch.arange(FITTED), 0)))
-        sizes = (self.samples, self.eval_samples, self.eval_samples)
         parts = []
-        for number, (drawn, size) in enumerate(zip(scenes, sizes, strict=True)):
-            parts.append(CaptionedCanvases(drawn, source, self.size_of(number, size)))
+        for drawn, size in zip(scenes, self.sizes_of(self.samples, self.eval_samples), strict=True):
+            parts.append(CaptionedCanvases(drawn, source, size))
         fitted = scenes[0].source.levels(scenes[0].draw(torch.arange(FITTED), 0)).to(torch.uint8)
         reader = CanvasReader(scenes[0].source.digits)
         return token_splits(parts, tokenizer, fitted, self.spec, partial(DrawingSplit, reader=reader))

@@ -27,12 +27,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Batch, DataSpec, Samples, SimpleModel, Splits, TextTokenizer, Tokenizer
+from blockyard.contracts import Batch, DataSpec, Samples, SimpleModel, Splits, Tokenizer
 from blockyard.data._scenes import ACROSS, CELLS, COLOURS, DIGITS, SHAPE, SIDE, CanvasData, Scenes, SceneSource
 from blockyard.data.splits.columns import Ragged
 from blockyard.data.splits.hash import uniform
 from blockyard.data.splits.order import mix
 from blockyard.data.splits.split import Fraction
+from blockyard.data.splits.text_tokenizer import text_tokenizer
 
 MOST = 4  # digits on a canvas
 SLICES = ("count", "count_colour", "colour")
@@ -199,22 +200,14 @@ class CanvasQuestions(CanvasData):
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Encode the questions; fit the tokenizer on them unless its state was loaded."""
-        if not isinstance(tokenizer, TextTokenizer):
-            raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
+        tokenizer = text_tokenizer(tokenizer)
         if not tokenizer.state():
             tokenizer.fit(QUESTIONS)
         questions = Ragged.of([tokenizer.encode(question) for question in QUESTIONS])
         train, *rest = self.scenes((1, MOST))
-        first = QuestionSplit(
-            train,
-            questions,
-            self.size_of(0, self.samples),
-            blank=self.blank,
-            train=None,
-            colour_share=self.colour_share,
-        )
+        size, *sizes = self.sizes_of(self.samples, self.eval_samples)
+        first = QuestionSplit(train, questions, size, blank=self.blank, train=None, colour_share=self.colour_share)
         splits = [first]
-        for number, scenes in enumerate(rest, start=1):
-            samples = self.size_of(number, self.eval_samples)
+        for scenes, samples in zip(rest, sizes, strict=True):
             splits.append(QuestionSplit(scenes, questions, samples, blank=self.blank, train=first))
         return Splits(*splits)

@@ -31,11 +31,9 @@ from blockyard.contracts import (
     FittingValue,
     Length,
     Samples,
-    Seed,
     Side,
     Splits,
     Text,
-    TextTokenizer,
     Tokenizer,
 )
 from blockyard.data.files.digest import sha256
@@ -47,7 +45,8 @@ from blockyard.data.splits.captions import caption_parts
 from blockyard.data.splits.fitting import equally_spaced_rows, fitting_context
 from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.row_splits import split_rows
-from blockyard.data.splits.split import Fraction, check_fractions
+from blockyard.data.splits.split import DrawnSplits
+from blockyard.data.splits.text_tokenizer import text_tokenizer
 from blockyard.errors import UserError
 
 METADATA = "metadata.jsonl"
@@ -56,7 +55,7 @@ log = logging.getLogger("blockyard")
 
 
 @dataclass(kw_only=True, eq=False)
-class Captions(LoadedData):
+class Captions(DrawnSplits, LoadedData):
     """Images with a caption each, decoded once.
 
     Options:
@@ -83,14 +82,8 @@ class Captions(LoadedData):
     blank: bool = False
     context: Length = 32
     samples: Samples | None = None
-    validation_fraction: Fraction = 0.1
-    test_fraction: Fraction = 0.1
-    split_seed: Seed = 0
     batch_size: BatchSize = 64
     eval_batch_size: BatchSize = 256
-
-    def __post_init__(self) -> None:
-        check_fractions(self.validation_fraction, self.test_fraction)
 
     @property
     def spec(self) -> DataSpec:
@@ -114,8 +107,7 @@ class Captions(LoadedData):
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Decode the images and encode the captions; fit the tokenizer on those of training if it has no state."""
-        if not isinstance(tokenizer, TextTokenizer):
-            raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
+        tokenizer = text_tokenizer(tokenizer)
         captioned = read_captions(self._folder, self.text)
         images = read_images(captioned, channels=self.channels, size=self.size)
         fractions = (self.validation_fraction, self.test_fraction)

@@ -1,15 +1,15 @@
 """Carbon dioxide in the air of Mauna Loa: 2,284 weekly values from 1958 to 2001, of which 59 are missing.
 
-Source: Keeling et al. 1976, Atmospheric carbon dioxide variations at Mauna Loa Observatory
-Reference: statsmodels.datasets.co2
+Source: Keeling and Whorf 2004, Atmospheric CO2 concentrations derived from flask air samples at sites in the SIO
+    network, Carbon Dioxide Information Analysis Center, Oak Ridge National Laboratory
+Reference: statsmodels.datasets.co2, the same file
 
-One series with a trend and a season of 52 weeks, included in statsmodels; needs no network.
+One series with a trend and a season of 52 weeks, in co2.csv beside this module; needs no network.
 """
 
 from __future__ import annotations
 
 import csv
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,7 @@ class Co2(SeriesData):
         return ("co2",)
 
     def read(self) -> Tensor:
-        """Read the file of statsmodels directly: importing the package would take longer than training."""
+        """Read the file; a missing value is NaN."""
         return torch.tensor([float(row["co2"] or "nan") for row in _read_records()], dtype=torch.float64)[:, None]
 
     def times(self) -> list[str] | None:
@@ -45,9 +45,5 @@ class Co2(SeriesData):
 
 
 def _read_records() -> list[dict[str, str]]:
-    package = importlib.util.find_spec("statsmodels")
-    if package is None or not package.submodule_search_locations:
-        raise ModuleNotFoundError("data=co2 reads a file of statsmodels: pip install statsmodels")
-    path = Path(package.submodule_search_locations[0]) / "datasets" / "co2" / "co2.csv"
-    with path.open(encoding="utf-8", newline="") as file:
+    with Path(__file__).with_name("co2.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))

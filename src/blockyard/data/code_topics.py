@@ -20,11 +20,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from blockyard.contracts import BatchSize, DataSpec, Length, Seed, Splits, TextTokenizer, Tokenizer
+from blockyard.contracts import BatchSize, DataSpec, Length, Splits, TextTokenizer, Tokenizer
 from blockyard.data.files.digest import sha256
 from blockyard.data.splits.labelled_texts import LabelledSplit, LabelledTexts, encoded
 from blockyard.data.splits.loaded import LoadedData
-from blockyard.data.splits.split import Fraction, by_size, check_fractions
+from blockyard.data.splits.split import DrawnSplits, Fraction, by_size
+from blockyard.data.splits.text_tokenizer import text_tokenizer
 from blockyard.errors import UserError
 
 PACKAGES = ("asyncio", "email", "http", "importlib", "logging", "multiprocessing", "re", "unittest", "urllib", "xml")
@@ -35,7 +36,7 @@ Files = list[tuple[str, int]]  # the text of each, and its class
 
 
 @dataclass(kw_only=True, eq=False)
-class CodeTopics(LoadedData):
+class CodeTopics(DrawnSplits, LoadedData):
     """Windows of the standard library with one of ten classes; needs no file beyond Python's own and no network.
 
     Options:
@@ -52,13 +53,9 @@ class CodeTopics(LoadedData):
     context: Length = 128
     validation_fraction: Fraction = 0.15
     test_fraction: Fraction = 0.2
-    split_seed: Seed = 0
     batch_size: BatchSize = 32
     eval_batch_size: BatchSize = 256
     _test_starts: Tensor | None = field(default=None, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        check_fractions(self.validation_fraction, self.test_fraction)
 
     @property
     def spec(self) -> DataSpec:
@@ -76,8 +73,7 @@ class CodeTopics(LoadedData):
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Read and encode the files; fit the tokenizer on the training split unless its state was loaded."""
-        if not isinstance(tokenizer, TextTokenizer):
-            raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
+        tokenizer = text_tokenizer(tokenizer)
         splits = self.files()
         contents: list[str] = []
         for files in splits:

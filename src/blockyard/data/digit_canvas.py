@@ -21,14 +21,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, BatchSize, DataSpec, Samples, Seed, Side, Splits, Tokenizer
-from blockyard.data.digits import Digits
+from blockyard.contracts import Batch, DataSpec, Samples, Side, Splits, Tokenizer
+from blockyard.data._scenes import CanvasOptions
 from blockyard.data.files.digest import sha256
 from blockyard.data.splits.hash import uniform
 from blockyard.data.splits.images import LabelledImages, Moments
-from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.order import mix
-from blockyard.data.splits.split import Fraction, stratified
 
 SIDE = 8  # pixels of a digit
 CELL = 10  # minimum side of a cell in pixels, which leaves room to move a digit
@@ -82,34 +80,19 @@ class CanvasSplit:
 
 
 @dataclass(kw_only=True, eq=False)
-class DigitCanvas(LoadedData):
+class DigitCanvas(CanvasOptions):
     """Canvases of scikit-learn's digits; needs no file and no network.
 
     Options:
         size: side of a canvas in pixels, 10 or more; there are (size // 10) ** 2 cells
         digits: maximum digits on a canvas
         least_digits: minimum digits on a canvas
-        samples: canvases in a training epoch
-        eval_samples: canvases of the validation split, and of the test split
-        test_fraction: share of all digit images that only the test split shows
-        validation_fraction: share of the remaining images that only the validation split shows
-        split_seed: seed of the split; independent of the run's seed, so that all seeds share one split
-        batch_size: canvases in a training step, over all processes
-        eval_batch_size: canvases in a validation or test step, over all processes
     """
-
-    published_under = "CC-BY-4.0, of the digits"
 
     size: Side = 24
     digits: Side = 4
     least_digits: Side = 1
     samples: Samples = 4_000
-    eval_samples: Samples = 500
-    test_fraction: Fraction = 0.2
-    validation_fraction: Fraction = 0.1
-    split_seed: Seed = 0
-    batch_size: BatchSize = 64
-    eval_batch_size: BatchSize = 256
 
     def __post_init__(self) -> None:
         cells = (self.size // CELL) ** 2
@@ -127,17 +110,14 @@ class DigitCanvas(LoadedData):
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Assign the digits to the splits; canvases are composed of them batch by batch."""
-        rest, test = Digits(test_fraction=self.test_fraction, split_seed=self.split_seed).read()
-        kept, held_out = stratified(rest.target, self.validation_fraction, self.split_seed)
-        train, validation = rest.select(kept), rest.select(held_out)
+        images = self.images_of_splits()
         counts = (self.least_digits, self.digits)
-        unscaled = CanvasSplit(train, Moments(torch.zeros(()), torch.ones(())), self.size, counts, self.samples)
+        unscaled = CanvasSplit(images[0], Moments(torch.zeros(()), torch.ones(())), self.size, counts, self.samples)
         levels, _ = unscaled.compose(torch.arange(1000), mix("moments"))
         moments = Moments.of(levels)
-        sizes = (self.samples, self.eval_samples, self.eval_samples)
         splits = []
-        for number, (digits, samples) in enumerate(zip((train, validation, test), sizes, strict=True)):
-            splits.append(CanvasSplit(digits, moments, self.size, counts, self.size_of(number, samples)))
+        for digits, samples in zip(images, self.sizes_of(self.samples, self.eval_samples), strict=True):
+            splits.append(CanvasSplit(digits, moments, self.size, counts, samples))
         contents: list[Tensor] = []
         for split in splits:
             contents += split.digits

@@ -156,9 +156,11 @@ class ImageFolder(Photographs):
             folder = self._folder(split)
             if folder is not None:
                 folders[split] = folder
-        # Unlabelled test images, as ImageNet's, are no split.
-        if "test" in folders and _without_classes(folders["test"]):
-            del folders["test"]
+        if "test" in folders:
+            shown = [path for path in folders["test"].iterdir() if not is_hidden(path.name)]
+            # Unlabelled test images, as ImageNet's, are no split.
+            if shown and not any(path.is_dir() for path in shown):
+                del folders["test"]
         return folders
 
     def _summary(self, folders: dict[str, Path]) -> str:
@@ -191,9 +193,3 @@ def _files_below(folder: Path) -> Iterator[Path]:
 def _classes(folder: Path) -> list[str]:
     """Return the names of the folders of classes, sorted."""
     return sorted(path.name for path in folder.iterdir() if path.is_dir() and not is_hidden(path.name))
-
-
-def _without_classes(folder: Path) -> bool:
-    """Return whether there are files and no folders in `folder`, as in ImageNet's test part."""
-    shown = [path for path in folder.iterdir() if not is_hidden(path.name)]
-    return bool(shown) and not any(path.is_dir() for path in shown)

@@ -89,9 +89,8 @@ class InContextRegression(LoadedData):
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Generate the splits. Each sample is a function of the seed and its number."""
-        counts = (self.samples, self.eval_samples, self.eval_samples)
-        kept = [self.size_of(part, count) for part, count in enumerate(counts)]
-        parts = [self._generate(part, count) for part, count in enumerate(kept)]
+        counts = self.sizes_of(self.samples, self.eval_samples)
+        parts = [self._generate(part, count) for part, count in enumerate(counts)]
         self._fingerprint = sha256(tensor for part in parts for tensor in part)
         return Splits(*(RegressionSplit(*part) for part in parts))
 

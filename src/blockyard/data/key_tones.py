@@ -67,8 +67,7 @@ class KeyTones(LoadedData):
         """Make the sounds."""
         parts = []
         contents: list[Tensor] = []
-        sizes = (self.samples, self.eval_samples, self.eval_samples)
-        counts = [self.size_of(number, size) for number, size in enumerate(sizes)]
+        counts = self.sizes_of(self.samples, self.eval_samples)
         for name, count in zip(Splits._fields, counts, strict=True):
             waves = []
             classes = []

@@ -24,7 +24,7 @@ from typing import Literal
 
 import torch
 
-from blockyard.contracts import FittingValue, Length, Seed, Splits, Text
+from blockyard.contracts import FittingValue, Length, Splits, Text
 from blockyard.data.files import molecules
 from blockyard.data.files.class_names import warn_of_names
 from blockyard.data.files.graph import Graph
@@ -34,12 +34,12 @@ from blockyard.data.files.tables import column_names, read_table
 from blockyard.data.splits.graphs import GraphData, GraphParts, graph_key
 from blockyard.data.splits.order import mix
 from blockyard.data.splits.row_splits import log, together, warn_of_duplicates
-from blockyard.data.splits.split import Fraction, check_fractions, refuse_untrained
+from blockyard.data.splits.split import DrawnSplits, refuse_untrained
 from blockyard.errors import UserError, quoted
 
 
 @dataclass(kw_only=True, eq=False)
-class Molecules(GraphData):
+class Molecules(DrawnSplits, GraphData):
     """Reads every molecule once; codes that only validation or test molecules have count as unseen.
 
     Molecules with the same atoms and bonds stay in one split that is drawn, however their nodes are numbered; where the
@@ -65,12 +65,9 @@ class Molecules(GraphData):
     label: Text | tuple[Text, ...] | None = None
     max_nodes: Length = 128
     disconnected: Literal["refuse", "keep"] = "refuse"
-    validation_fraction: Fraction = 0.1
-    test_fraction: Fraction = 0.1
-    split_seed: Seed = 0
 
     def __post_init__(self) -> None:
-        check_fractions(self.validation_fraction, self.test_fraction)
+        super().__post_init__()
         if self.values is not None and self.label is not None:
             raise ValueError("data.values and data.label both say what is predicted; one must be null")
         if isinstance(self.label, tuple) and len(set(self.label)) < len(self.label):

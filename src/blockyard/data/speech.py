@@ -23,14 +23,14 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from annotated_types import Ge, Gt, Le
 
-from blockyard.contracts import BatchSize, Because, Length, Seed, Text
+from blockyard.contracts import BatchSize, Because, Length, Text
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.sounds import SUFFIXES, BadSoundError, SoundFiles, decode
 from blockyard.data.files.split_names import SPLIT_NAMES, split_number
 from blockyard.data.files.tables import SHOWN, check_rows, column_names, kind_of, lines_where, read_table
 from blockyard.data.splits.recordings import Recording, RecordingData, log
 from blockyard.data.splits.row_splits import split_rows, warn_of_duplicates
-from blockyard.data.splits.split import Fraction, check_fractions
+from blockyard.data.splits.split import DrawnSplits
 from blockyard.errors import UserError
 
 Rate = Annotated[int, Ge(1_000), Le(192_000), Because("no recorder takes more samples a second")]
@@ -38,7 +38,7 @@ Seconds = Annotated[float, Gt(0), Le(3_600), Because("attention over an hour com
 
 
 @dataclass(kw_only=True, eq=False)
-class Speech(RecordingData):
+class Speech(DrawnSplits, RecordingData):
     """Recordings in memory, read once.
 
     Options:
@@ -55,7 +55,6 @@ class Speech(RecordingData):
         max_seconds: longer recordings are left out
         validation_fraction: share of all rows that is the validation split, if the table names none
         test_fraction: share of all rows that is the test split, if the table names none
-        split_seed: seed of the drawn splits; independent of the run's seed, so that all seeds share them
         context: maximum tokens of a text with its end; longer ones are left out
         batch_size: recordings in a training step, over all processes
         eval_batch_size: recordings in a validation or test step, over all processes
@@ -70,15 +69,9 @@ class Speech(RecordingData):
     sample_rate: Rate = 8_000
     resample: bool = False
     max_seconds: Seconds = 15.0
-    validation_fraction: Fraction = 0.1
-    test_fraction: Fraction = 0.1
-    split_seed: Seed = 0
     context: Length = 256
     batch_size: BatchSize = 8
     eval_batch_size: BatchSize = 16
-
-    def __post_init__(self) -> None:
-        check_fractions(self.validation_fraction, self.test_fraction)
 
     @property
     def sizes(self) -> tuple[int, int]:

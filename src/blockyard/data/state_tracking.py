@@ -140,13 +140,12 @@ def permutations_of(group: str) -> list[tuple[int, ...]]:
     symmetric = list(permutations(range(int(group[1]))))
     if group.startswith("s"):
         return symmetric
-    return list(filter(_is_even, symmetric))
-
-
-def _is_even(permutation: tuple[int, ...]) -> bool:
-    """Return whether an even number of pairs is out of order."""
-    inversions = sum(before > after for before, after in combinations(permutation, 2))
-    return inversions % 2 == 0
+    even = []
+    for permutation in symmetric:
+        inversions = sum(before > after for before, after in combinations(permutation, 2))
+        if inversions % 2 == 0:
+            even.append(permutation)
+    return even
 
 
 @cache

@@ -41,7 +41,6 @@ from blockyard.contracts import (
     InputReader,
     Length,
     NewInputs,
-    Seed,
     Side,
     Splits,
     Text,
@@ -65,7 +64,7 @@ from blockyard.data.splits.augment import AugmentOptions
 from blockyard.data.splits.fitting import equally_spaced_rows, fitting_context
 from blockyard.data.splits.loaded import LoadedData, forget, read_once
 from blockyard.data.splits.row_splits import split_rows, together, warn_of_duplicates
-from blockyard.data.splits.split import Fraction, Sliced, check_fractions, with_labels, with_values
+from blockyard.data.splits.split import DrawnSplits, Sliced, with_labels, with_values
 from blockyard.errors import SHOWN, UserError
 
 log = logging.getLogger("blockyard")
@@ -77,7 +76,7 @@ TEXT, LABEL = "text", "label"  # like SPLIT, columns that are not read where the
 
 
 @dataclass(kw_only=True, eq=False)
-class Table(AugmentOptions, LoadedData):
+class Table(AugmentOptions, DrawnSplits, LoadedData):
     """Rows of tables, read and encoded once.
 
     Options:
@@ -94,7 +93,6 @@ class Table(AugmentOptions, LoadedData):
         slices: a column by whose values the evaluation is reported too, such as the label; null means none
         validation_fraction: share of all rows that is the validation split, if the file names none
         test_fraction: share of all rows that is the test split, if the file names none
-        split_seed: seed of the drawn splits; independent of the run's seed, so that all seeds share them
         context: tokens of a text that a model reads, those of both texts of a pair together; further ones are cut
         root: folder that the paths of images are relative to; null is that of the table
         size: side of an image in pixels after resizing
@@ -117,9 +115,6 @@ class Table(AugmentOptions, LoadedData):
     split: Text = SPLIT
     group: Text | None = None
     slices: Text | None = None
-    validation_fraction: Fraction = 0.1
-    test_fraction: Fraction = 0.1
-    split_seed: Seed = 0
     context: Length = 128
     root: Text | None = None
     size: Side = 32
@@ -131,8 +126,8 @@ class Table(AugmentOptions, LoadedData):
     _test_rows: Tensor | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_fractions(self.validation_fraction, self.test_fraction)
+        AugmentOptions.__post_init__(self)
+        DrawnSplits.__post_init__(self)
         if self.columns and (self.image or self.pair):
             raise ValueError("data.columns is for numbers alone; use data.image=null and data.pair=null with it")
         if self.image and self.pair:

@@ -36,7 +36,6 @@ from blockyard.contracts import (
     DataSpec,
     FittingValue,
     Length,
-    Seed,
     Splits,
     Text,
     TextTokenizer,
@@ -51,8 +50,9 @@ from blockyard.data.splits.fitting import equally_spaced_rows, fitting_context
 from blockyard.data.splits.loaded import LoadedData, forget, read_once
 from blockyard.data.splits.order import mix
 from blockyard.data.splits.row_splits import split_rows, together, warn_of_cut, warn_of_duplicates
-from blockyard.data.splits.split import Fraction, check_fractions
+from blockyard.data.splits.split import DrawnSplits, Fraction
 from blockyard.data.splits.tagged import Cutter, Pieces, TaggedSplit
+from blockyard.data.splits.text_tokenizer import text_tokenizer
 from blockyard.errors import UserError, fold
 
 log = logging.getLogger("blockyard")
@@ -118,7 +118,7 @@ Words = list[tuple[str, str]]  # words with their tags
 
 
 @dataclass(kw_only=True, eq=False)
-class TaggedText(LoadedData):
+class TaggedText(DrawnSplits, LoadedData):
     """Sentences in memory, encoded word by word.
 
     Options:
@@ -141,15 +141,13 @@ class TaggedText(LoadedData):
     tag: Count | None = None
     comments: bool = True
     context: Length = 128
-    validation_fraction: Fraction = 0.1
     test_fraction: Fraction = 0.2
-    split_seed: Seed = 0
     batch_size: BatchSize = 32
     eval_batch_size: BatchSize = 256
     _test: TaggedSplit | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_fractions(self.validation_fraction, self.test_fraction)
+        super().__post_init__()
         if self.token is not None and self.token == self.tag:
             raise ValueError(f"data.token={self.token} and data.tag={self.tag} are one column; name two different ones")
         if self.path is None and (self.token or self.tag or not self.comments):
@@ -203,8 +201,7 @@ class TaggedText(LoadedData):
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Read and encode the sentences; fit the tokenizer on the training ones unless its state was loaded."""
-        if not isinstance(tokenizer, TextTokenizer):
-            raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
+        tokenizer = text_tokenizer(tokenizer)
         names = self.names
         splits = self.kept_of(self._splits())
         contents: list[str] = []

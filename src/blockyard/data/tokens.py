@@ -52,6 +52,7 @@ from blockyard.data.files.token_shards import (
 )
 from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.split import Fraction, check_fractions
+from blockyard.data.splits.text_tokenizer import text_tokenizer
 from blockyard.data.splits.token_stream import TokenStream, TokenWindows
 from blockyard.errors import UserError
 
@@ -124,8 +125,7 @@ class Tokens(LoadedData):
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Open the shards. Raises UserError for shards that do not fit each other, the tokenizer or the options."""
-        if not isinstance(tokenizer, TextTokenizer):
-            raise ValueError(f"token ids of texts need a text tokenizer, not {type(tokenizer).__name__}")
+        tokenizer = text_tokenizer(tokenizer, "token ids of texts need")
         sources = [read_source(path, self.dtype) for path in self._paths]
         check_tokenizer(tokenizer, sources)
         vocabulary = tokenizer.spec(self.spec).vocabulary

@@ -9,11 +9,11 @@ Reference: babel.dates.format_date
 
     joined   Saturday, November 21, 2026 START 21. November 2026 END     one sequence for any decoder
 
-Without a path: 10,000 days, each written in full, long or medium format in one language and in long format
-in another. With one: a file of tab-separated columns, plain or gzipped. If its header names a column `split`
-(train, val, test), that is the split; otherwise `split_seed` draws it. No text occurs in two splits. One
-tokenizer reads both sides, unless source_tokenizer names another for the source; the start and end tokens are added
-to the vocabulary of the target.
+Without a path, with the extra `translation`: 10,000 days, each written in full, long or medium format in one
+language and in long format in another. With one: a file of tab-separated columns, plain or gzipped. If its header
+names a column `split` (train, val, test), that is the split; otherwise `split_seed` draws it. No text occurs in two
+splits. One tokenizer reads both sides, unless source_tokenizer names another for the source; the start and end tokens
+are added to the vocabulary of the target.
 """
 
 from __future__ import annotations
@@ -37,10 +37,8 @@ from blockyard.contracts import (
     FittingValue,
     Length,
     Samples,
-    Seed,
     Splits,
     Text,
-    TextTokenizer,
     Tokenizer,
 )
 from blockyard.data.files.digest import sha256
@@ -49,7 +47,8 @@ from blockyard.data.splits.fitting import equally_spaced_rows, fitting_context
 from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.order import mix
 from blockyard.data.splits.pairs import JoinedSplit, disjoint, encode
-from blockyard.data.splits.split import Fraction, check_fractions
+from blockyard.data.splits.split import DrawnSplits
+from blockyard.data.splits.text_tokenizer import ends_of, text_tokenizer
 
 if TYPE_CHECKING:
     import babel
@@ -91,7 +90,7 @@ def _written_dates(source: str, target: str, seed: int) -> tuple[Pair, ...]:
 def unavailable(*languages: str) -> str | None:
     """Return why dates cannot be written in these languages, or None."""
     if importlib.util.find_spec("babel") is None:
-        return "data=translation without a file needs the package Babel: pip install babel, or set data.path=FILE"
+        return "dates need the package Babel: pip install 'blockyard[translation]'; or set data.path=FILE"
     for language in languages:
         if _locale(language) is None:
             return f"CLDR has no language {language!r}; use one such as en, de, fr, es, zh, ar or {ISO}"
@@ -129,7 +128,7 @@ def _parsed(locale: str) -> babel.Locale:
 
 
 @dataclass(kw_only=True, eq=False)
-class Translation(LoadedData):
+class Translation(DrawnSplits, LoadedData):
     """Pairs of texts in memory, encoded once.
 
     Options:
@@ -154,9 +153,6 @@ class Translation(LoadedData):
     source: Text | Count = "en"
     target: Text | Count = "de"
     samples: Samples | None = None
-    validation_fraction: Fraction = 0.1
-    test_fraction: Fraction = 0.1
-    split_seed: Seed = 0
     batch_size: BatchSize = 64
     eval_batch_size: BatchSize = 256
     context: Length = 64
@@ -164,7 +160,7 @@ class Translation(LoadedData):
     joined: bool = False
 
     def __post_init__(self) -> None:
-        check_fractions(self.validation_fraction, self.test_fraction)
+        super().__post_init__()
         source, target = self._sides
         if source == target or (self.path is None and normalize(source) == normalize(target)):
             raise ValueError(f"data.source={source} and data.target={target} are the same; name two different sides")
@@ -214,11 +210,8 @@ class Translation(LoadedData):
 
     def load_both(self, tokenizer: Tokenizer, source: Tokenizer) -> Splits:
         """Load the splits as `load` does, with a tokenizer for each side, fitted on that side alone."""
-        for side in (tokenizer, source):
-            if not isinstance(side, TextTokenizer):
-                raise ValueError(f"text data needs a text tokenizer, not {type(side).__name__}")
-        assert isinstance(tokenizer, TextTokenizer)
-        assert isinstance(source, TextTokenizer)
+        tokenizer = text_tokenizer(tokenizer)
+        source = text_tokenizer(source)
         splits = self.kept_of(self.splits())
         texts = []
         for split in splits:
@@ -229,10 +222,8 @@ class Translation(LoadedData):
             tokenizer.fit(chain.from_iterable(sides))
         if not source.state():
             source.fit(pair[0] for pair in splits[0])
-        tokens = tokenizer.spec(self.spec)
-        if tokens.start is None or tokens.end is None:
-            raise ValueError(f"{type(tokenizer).__name__} has no start and end token; see TokenSpec.start")
-        ends, contexts = (tokens.start, tokens.end), (self.source_context, self.context)
+        ends = ends_of(tokenizer, self.spec)
+        contexts = (self.source_context, self.context)
         named = zip(Splits._fields, splits, strict=True)
         parts = [encode(name, pairs, (source, tokenizer), ends, contexts) for name, pairs in named]
         if self.joined:

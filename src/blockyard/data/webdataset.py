@@ -251,7 +251,12 @@ def read_index(shards: Sequence[Path], label: str, endings: frozenset[str]) -> T
     numbers = {name: number for number, name in enumerate(names)}
     for part in read.values():
         part.check_classes(numbers)
-    _warn_of_shared(read)
+    trained = set(read["train"].keys)
+    for name in ("validation", "test"):
+        keys = read[name].keys if name in read else []
+        shared = sum(key in trained for key in keys)
+        if shared:
+            log.warning("%d of %d %s samples have names of training samples", shared, len(keys), name)
     warn_of_names(shards[0].parent, dict(Counter(read["train"].labels)))
     parts = {}
     for name, part in read.items():
@@ -298,14 +303,6 @@ def _image_of(shard: Path, sample: TarSample, endings: frozenset[str]) -> str:
             f"{', '.join(f'.{ending}' for ending in sorted(endings))} is needed{dotted_name(sample.key, sample.files)}"
         )
     return images[0]
-
-
-def _warn_of_shared(read: dict[str, _Read]) -> None:
-    train = set(read["train"].keys)
-    for name in ("validation", "test"):
-        shared = sum(key in train for key in read[name].keys) if name in read else 0
-        if shared:
-            log.warning("%d of %d %s samples have names of training samples", shared, len(read[name].keys), name)
 
 
 def _numbers_first(label: str) -> tuple[bool, int, str]:

@@ -34,7 +34,7 @@ from blockyard.contracts import (
 from blockyard.engine.faults.nan_guard import NanGuard
 from blockyard.engine.lightning.patches import unscale_before_step
 from blockyard.engine.system.gradients import gradient_norm
-from blockyard.ops.projection import deferred
+from blockyard.ops.projection import compiled_loss, deferred
 from blockyard.ops.ring import Ring, sharing
 from blockyard.weights.parts import NEVER, Thaw
 from blockyard.weights.teacher import Teacher
@@ -76,6 +76,7 @@ class Learner(pl.LightningModule):
         # head only inside its forward, and a teacher is compared with all logits.
         impossible = teacher is not None or settings.half or settings.sharded
         self.defer_logits = objective.takes_projection and not impossible
+        self.raw_logits = objective.takes_projection and teacher is None
         self.ring: Ring | None = None
         self.stacked: StackedSteps | None = None
         self.expected_total: Callable[[int], int] | None = None
@@ -125,7 +126,8 @@ class Learner(pl.LightningModule):
         """Return the loss of a prepared batch. Auxiliary losses of modules are added, and count in no metric."""
         if self.stacked is None:
             may_synchronize = not torch.compiler.is_compiling()
-            loss, auxiliary = self.loss_and_auxiliary(batch, may_synchronize=may_synchronize)
+            with compiled_loss(self.compiles_loss, raw_logits=self.raw_logits):
+                loss, auxiliary = self.loss_and_auxiliary(batch, may_synchronize=may_synchronize)
         else:
             loss, auxiliary = self.stacked.losses(self, batch)
         # Detached, because the graph of a step must not live until the next row of the log.
@@ -135,6 +137,11 @@ class Learner(pl.LightningModule):
             return loss
         self.auxiliaries.add(auxiliary.detach())
         return loss + auxiliary
+
+    @property
+    def compiles_loss(self) -> bool:
+        """Return whether a loss of many logits is compiled: on a GPU, where blocks are; a CPU gains nothing."""
+        return self.settings.compile and self.device.type == "cuda"
 
     def loss_and_auxiliary(
         self, batch: Batch, *, defer_logits: bool | None = None, may_synchronize: bool = False

@@ -18,6 +18,7 @@ from blockyard.engine import cost_card
 from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.engine.callbacks.callback_set import CallbackSet
 from blockyard.engine.callbacks.checkpoint import Checkpoint
+from blockyard.engine.callbacks.device_stats import DeviceStats
 from blockyard.engine.callbacks.loop import Intervals, LoopCallback
 from blockyard.engine.data_reader import remarks
 from blockyard.engine.evaluator import Evaluator
@@ -31,9 +32,10 @@ from blockyard.engine.loader import BatchDataset, Layout, TrainingLoader, traini
 from blockyard.engine.module import Learner, LearnerSettings
 from blockyard.engine.resume_point import ResumePoint, restore_files, resume_point
 from blockyard.engine.setup_data import DataSetup, RunSetup, load_data, over_steps, targets_vary
-from blockyard.engine.setup_model import BuiltModel, build_model
+from blockyard.engine.setup_model import BuiltModel, build_model, flops_on_device
 from blockyard.engine.step_budget import StepBudget, step_budget
 from blockyard.engine.summary import sizes
+from blockyard.engine.system.device_peak import PeakRecord, peak_record
 from blockyard.errors import UserError, printable
 from blockyard.evaluate.inside import inside
 from blockyard.runs.folder import TOKENIZER_FILES, RunFolder
@@ -71,6 +73,7 @@ def prepare(
     model = build_model(run, data)
     budget = step_budget(run, data, model)
     data = over_steps(data, run, budget.total)
+    peak = peak_record(data.device, model.precision["precision"], run.options.peak_flops)
     _guard_small_maps(data, model)
     take_weights(run, model, rank=data.rank, resume=resume)
     # A resumed run was looked at before its first step.
@@ -85,7 +88,13 @@ def prepare(
             log.warning("%s", remark)
         if budget.remark:
             log.warning("%s", budget.remark)
-    state = _run_state(run, data, model, budget)
+        if peak is not None and peak["flops"] is None:
+            log.warning("device/mfu is left out: %s", peak["why"])
+    flops = None
+    if data.rank == 0 and any(isinstance(callback, DeviceStats) for callback in run_callbacks.values()):
+        flops = _flops_per_sample(run, data, model, budget, peak)
+    state = _run_state(run, data, model, budget, peak)
+    state.flops_per_sample = flops
     evaluator = _evaluator(run, data, model, interrupts)
     kernels = _kernels(run, data, model)
     loop = LoopCallback(
@@ -97,7 +106,7 @@ def prepare(
         evaluate=partial(evaluator, state.learner.model, data.splits.validation, run.options.limit_val, shared=True),
     )
     point = resume_point(folder, data.rank, resume, loop)
-    path = point.path if data.rank else record(run, data, model, budget, point)
+    path = point.path if data.rank else record(run, data, model, budget, peak, point)
     return Job(
         folder=folder,
         components=components,
@@ -117,7 +126,14 @@ def prepare(
     )
 
 
-def record(run: RunSetup, data: DataSetup, model: BuiltModel, budget: StepBudget, point: ResumePoint) -> Path | None:
+def record(
+    run: RunSetup,
+    data: DataSetup,
+    model: BuiltModel,
+    budget: StepBudget,
+    peak: PeakRecord | None,
+    point: ResumePoint,
+) -> Path | None:
     """Write the facts that other processes and later readers need; return the checkpoint to load."""
     folder, components = run.folder, run.components
     fingerprint = components.data.fingerprint()
@@ -138,6 +154,8 @@ def record(run: RunSetup, data: DataSetup, model: BuiltModel, budget: StepBudget
         facts["teacher"] = model.teacher.plain()
     if budget.step_flops is not None:
         facts["budget"] = {"steps": budget.total, "step_flops": budget.step_flops}
+    if peak is not None:
+        facts["peak"] = peak
     limits = components.data.limits()
     for limit in limits:
         log.warning("%s", limit)
@@ -198,9 +216,14 @@ def ignore_metrics(step: int, values: dict[str, float]) -> None:
     """The metrics of a process that does not write."""
 
 
-def _run_state(run: RunSetup, data: DataSetup, model: BuiltModel, budget: StepBudget) -> RunState:
+def _run_state(
+    run: RunSetup, data: DataSetup, model: BuiltModel, budget: StepBudget, peak: PeakRecord | None
+) -> RunState:
     """Return the learner, and the run as callbacks see it."""
     folder, components, options = run.folder, run.components, run.options
+    peak_flops = None
+    if peak is not None and peak["flops"] is not None:
+        peak_flops = peak["flops"] * data.layout.world
     total = budget.total
     thaw = NEVER if components.init is None else components.init.thaw(model.model, total)
     settings = LearnerSettings(
@@ -232,7 +255,19 @@ def _run_state(run: RunSetup, data: DataSetup, model: BuiltModel, budget: StepBu
         growth=data.layout.growth,
         planned=data.layout.planned,
         log_every=options.log_every,
+        peak_flops=peak_flops,
     )
+
+
+def _flops_per_sample(
+    run: RunSetup, data: DataSetup, model: BuiltModel, budget: StepBudget, peak: PeakRecord | None
+) -> int | None:
+    """Return the FLOPs of training on one sample, where the peak is known that they are to be compared with."""
+    if peak is None or peak["flops"] is None:
+        return None
+    if budget.step_flops is not None:
+        return budget.step_flops // data.layout.batch_size
+    return flops_on_device(run, data, model)
 
 
 def _evaluator(run: RunSetup, data: DataSetup, model: BuiltModel, interrupts: Interrupts) -> Evaluator:

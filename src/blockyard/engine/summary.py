@@ -74,6 +74,10 @@ def summarize(job: Job) -> Summary:
         directions |= written.directions()
     metrics |= _inside(job, model)
     sample = cost_card.two_samples(job.splits.train, data).to(job.device)
+    flops = cost_card.flops_per_sample(
+        model, job.components.objective, sample, job.state.learner.teacher, compiled=options.compile
+    )
+    speed = _speed(state, loop.stopwatch.windows)
     facts_of_data: dict[str, Any] = {"fingerprint": data.fingerprint(), **sizes(job.splits)}
     if data.spec.class_names:  # in the order of their numbers
         facts_of_data["classes"] = list(data.spec.class_names)
@@ -95,10 +99,9 @@ def summarize(job: Job) -> Summary:
         "seconds": round(state.seconds, 3),
         "seconds_to_first_step": loop.stopwatch.first_step_seconds,
         "parameters": cost_card.parameters(model),
-        "flops_per_sample": cost_card.flops_per_sample(
-            model, job.components.objective, sample, job.state.learner.teacher, compiled=options.compile
-        ),
-        **_speed(state, loop.stopwatch.windows),
+        "flops_per_sample": flops,
+        **speed,
+        "mfu": _share_of_peak(state, flops["training"], speed["samples_per_second"]),
         **decoding(model),
         "peak_memory": peak_memory(job.device),
         "kernels": job.kernels.kernels or job.kernels.look(model, job.device),
@@ -264,3 +267,13 @@ def _speed(state: RunState, windows: Sequence[float]) -> dict[str, float | None]
         return speed
     samples, tokens = state.seen
     return speed | {"samples_per_second": samples / state.seconds, "tokens_per_second": tokens / state.seconds}
+
+
+def _share_of_peak(state: RunState, flops: int, samples_per_second: float | None) -> float | None:
+    """Return the share of the devices' peak that training takes at the speed of a median step; None without a peak.
+
+    flops: of training on one sample
+    """
+    if state.peak_flops is None or samples_per_second is None:
+        return None
+    return flops * samples_per_second / state.peak_flops

@@ -97,13 +97,15 @@ class TrainerPlan:
         overfit: train on the first so many batches again and again; 0 is off
         deterministic: refuse operations that do not give the same bits every time
         threads: CPU threads of torch; auto is one, and one more for every 0.3 GFLOPs of a batch, up to the cores
+        peak_flops: peak of one device in the precision of the run, in FLOP/s, of which `device/mfu` is the share; null
+            takes the peak of a GPU from its data sheet
         profile: write the time of each operation to fit-profile.txt in the run folder
         extra: further flags of pytorch_lightning.Trainer, such as {detect_anomaly: true}; not those a run sets itself
     """
 
     incidental: ClassVar[frozenset[str]] = frozenset(
         {"accelerator", "devices", "num_nodes", "strategy", "num_workers", "require_flash", "attention", "profile"}
-        | {"log_every", "threads", "accumulate", "timeout", "checkpoint_blocks"}
+        | {"log_every", "threads", "accumulate", "timeout", "checkpoint_blocks", "peak_flops"}
     )
 
     def __init__(
@@ -145,6 +147,7 @@ class TrainerPlan:
         overfit: CountOrZero = 0,
         deterministic: bool = False,
         threads: Literal["auto"] | Threads = "auto",
+        peak_flops: Positive | None = None,
         profile: bool = False,
         extra: dict[str, Any] = {},  # noqa: B006 - never changed; the default that a config shows
     ) -> None:
@@ -184,6 +187,7 @@ class TrainerPlan:
         self.overfit = overfit
         self.deterministic = deterministic
         self.threads = threads
+        self.peak_flops = peak_flops
         self.profile = profile
         self.extra = extra
         check_options(self)

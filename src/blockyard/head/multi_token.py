@@ -30,7 +30,7 @@ from blockyard.contracts.inherited_options import with_options_of
 from blockyard.head.token import Token
 from blockyard.objective._cross_entropy import chunked_cross_entropy, cross_entropy
 from blockyard.ops.linear import linear
-from blockyard.ops.projection import Projection, defers
+from blockyard.ops.projection import Projection, defers, leaves_raw
 
 Further = Annotated[int, Ge(1), Le(64), Because("each is a head with a loss over all token ids")]
 
@@ -94,6 +94,8 @@ def loss_of_ids(head: Token, h: Tensor, target: Tensor) -> Tensor:
     projection = Projection(h, head.proj.weight, head.proj.bias, head.scale, head.softcap)
     if defers(h, len(head.proj.weight)):  # the loss of the next token is then computed by chunks too
         loss = chunked_cross_entropy(projection, target)
+    elif leaves_raw(h, len(head.proj.weight)):
+        loss = cross_entropy(projection.raw_logits(), target)
     else:
         loss = cross_entropy(projection.logits(), target)
     # A mean over no target is NaN.

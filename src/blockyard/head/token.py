@@ -22,7 +22,7 @@ from blockyard.contracts import ChoiceOptions, Context, Embedder, Head, Positive
 from blockyard.head._pooled import rescale_tokens
 from blockyard.norm.layer import Layer
 from blockyard.ops.linear import Linear, linear, output
-from blockyard.ops.projection import Projection, defers, soft_cap
+from blockyard.ops.projection import Projection, defers, leaves_raw, soft_cap
 from blockyard.ops.scaled_vector import ScaledVector
 
 BERT_EPS = 1e-12
@@ -104,13 +104,17 @@ class Token(Head):
     def forward(self, x: Tensor, seq: Seq) -> Any:
         """x (B, N, D) -> (B, N, V), without prefix tokens.
 
-        Inside `ops.projection.deferred` it returns a `Projection` in place of many logits.
+        Inside `ops.projection.deferred` it returns a `Projection` in place of many logits, or their `RawLogits` where
+        the loss is compiled.
         """
         x = x[:, seq.num_prefix :]
         if self.hidden is not None:
             x = self.hidden(x)
-        if type(self.proj) is Linear and not self.rescaled and defers(x, len(self.proj.weight)):
-            return self._projection(x)
+        if type(self.proj) is Linear and not self.rescaled:
+            if defers(x, len(self.proj.weight)):
+                return self._projection(x)
+            if leaves_raw(x, len(self.proj.weight)):
+                return self._projection(x).raw_logits()
         logits = self.proj(x)  # (B, N, V)
         if self.gain is not None:
             logits = logits * self.gain()

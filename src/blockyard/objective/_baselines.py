@@ -55,7 +55,9 @@ MAX_FEATURES = 1024
 MAX_VOCABULARY = 4096  # token ids with counts of their pairs
 _STEPS = 64  # steps of a series that are features
 _LOGITS = 2**24  # logits in memory at a time
-_UNSEEN_COUNT = 1e-3  # count of a pair of tokens that is not in the training split
+MAX_TESTED_TOKENS = 2**19  # of texts, whose pairs of tokens have logits of the whole vocabulary
+OF_LOSS = ("loss", "perplexity", "bits_per_byte")  # metrics of texts that follow from the mean cross entropy
+_UNSEEN_COUNT = 1e-3  # count of a token, or a pair of tokens, that is not in the training split
 
 Rules = Callable[[Batch], Iterable[tuple[str, Tensor]]]
 
@@ -104,8 +106,13 @@ def models(split: Split, objective: Objective, simple: Iterable[SimpleModel]) ->
         return computed(metrics)
 
     for model in simple:
-        notes = [model.note, sampled("tested", len(tested), len(split))]
-        yield Baseline(model.name, partial(values, model), "; ".join(filter(None, notes)) or None)
+        note = _joined(model.note, sampled("tested", len(tested), len(split)))
+        yield Baseline(model.name, partial(values, model), note)
+
+
+def _joined(*notes: str | None) -> str | None:
+    """Return the notes that there are, in one."""
+    return "; ".join(filter(None, notes)) or None
 
 
 def of_classes(split: Split, train: Split | None, objective: Objective, classes: int | None) -> Baselines:
@@ -293,6 +300,27 @@ def _of_nats(metrics: dict[str, torchmetrics.Metric], nats: float) -> dict[str, 
     return {name: value for name, value in computed(metrics).items() if not math.isnan(value)}
 
 
+def of_next_tokens(split: Split, train: Split | None, objective: Objective) -> Baselines:
+    """Return a text's next token by its frequency alone, and by the token before it; none without a training split.
+
+    unigram: a token has its frequency in the training split
+    word_before: a token has the frequency with which it follows the one before it there
+    Each token, or pair of tokens, counts a thousandth more than it occurs (additive smoothing).
+    """
+    if train is None:
+        return Baselines()
+    length = split.batch(torch.zeros(1, dtype=torch.long), None).inputs.shape[1]
+    tested = chosen(split, min(MAX_TESTED_SAMPLES, max(1, MAX_TESTED_TOKENS // length)))
+    fitted = chosen(train, MAX_TESTED_SAMPLES)
+    notes = _joined(sampled("fitted", len(fitted), len(train)), sampled("tested", len(tested), len(split)))
+    return Baselines(
+        [
+            Baseline("unigram", lambda: _unigram(split, train, fitted, tested, objective), notes),
+            Baseline("word_before", lambda: _word_before(split, train, fitted, tested, objective), notes),
+        ]
+    )
+
+
 def of_written_texts(split: Split, train: Split | None, objective: Objective) -> Baselines:
     """Return rivals of a model that writes from a source: the word before alone, a copy, the nearest source.
 
@@ -307,7 +335,7 @@ def of_written_texts(split: Split, train: Split | None, objective: Objective) ->
     fitted = None if train is None else chosen(train, MAX_TESTED_SAMPLES)
     baselines = []
     if train is not None and fitted is not None:
-        notes = "; ".join(filter(None, [sampled("fitted", len(fitted), len(train)), note])) or None
+        notes = _joined(sampled("fitted", len(fitted), len(train)), note)
         baselines.append(Baseline("word_before", lambda: _word_before(split, train, fitted, tested, objective), notes))
     if isinstance(split, TextPairs) and _source_is_text(split):
         baselines.append(Baseline("copy_source", lambda: _copied(split, tested), note))
@@ -333,8 +361,8 @@ def of_written_outputs(split: ReadsOutputs, train: Split | None) -> Baselines:
         scores = judged(split, split.read(outputs), [reference for _, reference in pairs])
         return {f"written_{name}": value for name, value in scores.items()}
 
-    notes = [sampled("fitted", len(fitted), len(train.pairs)), sampled("tested", len(tested), len(split.pairs))]
-    return Baselines([Baseline("nearest_source", nearest, "; ".join(filter(None, notes)) or None)])
+    note = _joined(sampled("fitted", len(fitted), len(train.pairs)), sampled("tested", len(tested), len(split.pairs)))
+    return Baselines([Baseline("nearest_source", nearest, note)])
 
 
 def judged(split: ReadsOutputs, readings: Sequence[str], references: Sequence[str]) -> dict[str, float]:
@@ -346,6 +374,31 @@ def judged(split: ReadsOutputs, readings: Sequence[str], references: Sequence[st
 def _source_is_text(split: Split) -> bool:
     source = split.batch(torch.zeros(1, dtype=torch.long), None).source
     return source is None or not source.is_floating_point()
+
+
+def _unigram(split: Split, train: Split, fitted: Tensor, tested: Tensor, objective: Objective) -> dict[str, float]:
+    counts = _token_counts(train, fitted, objective)
+    tested_counts = _token_counts(split, tested, objective)
+    size = max(len(counts), len(tested_counts))
+    counts = F.pad(counts, (0, size - len(counts)))
+    tested_counts = F.pad(tested_counts, (0, size - len(tested_counts)))
+    smoothed = counts + _UNSEEN_COUNT
+    surprise = smoothed.sum().log() - smoothed.log()  # nats
+    total = tested_counts.sum()
+    metrics = objective.metrics(split)
+    of_loss = {name: metrics[name] for name in OF_LOSS if name in metrics}
+    values = _of_nats(of_loss, float((tested_counts * surprise).sum() / total))
+    return values | {"accuracy": float(tested_counts[counts.argmax()] / total)}
+
+
+def _token_counts(split: Split, samples: Tensor, objective: Objective) -> Tensor:
+    """Return how often each token id is a target of some samples, (V,) float64."""
+    counts = torch.zeros(0, dtype=torch.float64)
+    for order in samples.split(BATCH):
+        target = _targets(objective.ready(take(split, order, None)))
+        more = target[target != Batch.ignore].bincount(minlength=len(counts))
+        counts = F.pad(counts, (0, len(more) - len(counts))) + more
+    return counts
 
 
 def _word_before(split: Split, train: Split, fitted: Tensor, tested: Tensor, objective: Objective) -> dict[str, float]:

@@ -59,7 +59,7 @@ class ClassObjective(Objective):
     def loss(self, prediction: Any, target: Tensor) -> Tensor:
         """Mean cross entropy over the targets, in nats.
 
-        prediction: (B, V) or (B, N, V), or a `Projection` that computes it
+        prediction: (B, V) or (B, N, V), or a `Projection` that computes it, or `RawLogits`
         target: (B,) or (B, N)
         """
         if isinstance(prediction, Projection):

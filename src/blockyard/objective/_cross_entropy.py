@@ -9,6 +9,8 @@ Equation: -sum_v q_v log softmax(z)_v + z_loss (log Z)^2, q = (1 - s) onehot(tar
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -18,11 +20,11 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Batch
 from blockyard.ops.autocast import full_precision
-from blockyard.ops.projection import Projection, logits_of_chunk, soft_cap
+from blockyard.ops.projection import Projection, RawLogits, compiles, logits_of_chunk, soft_cap
 
 
 def cross_entropy(
-    prediction: Tensor,
+    prediction: Tensor | RawLogits,
     target: Tensor,
     *,
     label_smoothing: float = 0.0,
@@ -31,13 +33,34 @@ def cross_entropy(
 ) -> Tensor:
     """Return the mean over the targets that are not `Batch.ignore`, in nats; NaN without any target.
 
+    Inside `ops.projection.compiled_loss`, a loss of many logits is one compiled function: it reads the logits once and
+    writes their gradient in their own type, without copies in float32.
+
     prediction: (..., V) logits; target: (...) int64
     label_smoothing: share of the target spread evenly over the V classes
     z_loss: factor of the squared logarithm of the softmax's normaliser; it keeps logits from drifting
     weights: (V,), factors of the loss of targets of each class
     """
-    logits = prediction.flatten(0, -2)  # (M, V)
-    target = target.flatten()  # (M,)
+    if isinstance(prediction, Tensor):
+        prediction = RawLogits(prediction, prediction.shape[-1])
+    function = _mean_loss
+    if compiles(prediction.raw.numel()):
+        function = _compiled()
+    rows = prediction._replace(raw=prediction.raw.flatten(0, -2))  # (M, V)
+    return function(rows, target.flatten(), label_smoothing, z_loss, weights)
+
+
+@cache
+def _compiled() -> Callable[..., Tensor]:
+    """Return `_mean_loss`, compiled when it is called first."""
+    return torch.compile(_mean_loss)
+
+
+def _mean_loss(
+    prediction: RawLogits, target: Tensor, label_smoothing: float, z_loss: float, weights: Tensor | None
+) -> Tensor:
+    """Return the loss of `cross_entropy`. prediction: (M, V); target: (M,)."""
+    logits = prediction.logits()
     if weights is None:
         loss = F.cross_entropy(logits, target, ignore_index=Batch.ignore, label_smoothing=label_smoothing)
     else:

@@ -109,9 +109,7 @@ def span_metrics(tags: Tags) -> dict[str, Metric]:
     }
     metrics["macro_f1"] = SpanScore(source, "f1", "types", leads=False)
     if tags.spans:
-        metrics |= {
-            f"{score}@{name}": SpanScore(source, score, number, leads=False)
-            for number, name in enumerate(tags.types)
-            for score in scores
-        }
+        for number, name in enumerate(tags.types):
+            for score in scores:
+                metrics[f"{score}@{name}"] = SpanScore(source, score, number, leads=False)
     return metrics

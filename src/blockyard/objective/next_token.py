@@ -17,12 +17,14 @@ Equation: -log softmax(prediction_n)[token_{n+1}], mean over the targets that ar
                the tokens in front of it (mask "A" of van den Oord et al. 2016, arXiv 1601.06759); b is predicted from
                nothing, with shift=1 from a
 
-Images are sequences of token ids too, with a start token in front. Baselines that need no training are computed beside
-every run on them: `uniform` gives all token ids one probability, `independent` the frequencies at each index alone.
+Baselines that need no training are computed beside every run. Of texts `unigram` knows the frequency of each token, and
+`word_before` that of each pair of tokens. Images are sequences of token ids too, with a start token in front: `uniform`
+gives all token ids one probability, `independent` the frequencies at each index alone.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -41,9 +43,9 @@ from blockyard.contracts import (
     TokenSpec,
 )
 from blockyard.contracts.inherited_options import with_options_of
-from blockyard.objective._baselines import of_image_tokens
+from blockyard.objective._baselines import of_image_tokens, of_next_tokens
 from blockyard.objective._distillation import DistilledObjective
-from blockyard.ops.projection import Projection
+from blockyard.ops.projection import Projection, RawLogits
 
 if TYPE_CHECKING:
     import torchmetrics
@@ -99,8 +101,8 @@ class NextToken(DistilledObjective):
             weight *= self.ahead_weight
             reached = reached[:, :-1] & (target[:, shift:] != Batch.ignore)  # (B, N - shift)
             later = target[:, shift:].masked_fill(~reached, Batch.ignore)
-            if isinstance(prediction, Projection):
-                some: Any = prediction._replace(x=prediction.x[:, :-shift])
+            if isinstance(prediction, Projection | RawLogits):
+                some: Any = prediction.without_last(shift)
             else:
                 some = prediction[:, :-shift]
             further = super().loss(some, later)
@@ -159,8 +161,13 @@ class NextToken(DistilledObjective):
         return self.further(metrics)
 
     def baselines(self, split: Split, train: Split | None = None) -> Baselines:
-        """Return two rules that need no training for images, and none for texts."""
-        return of_image_tokens(split, self)
+        """Return two rules that need no training, for images or for texts."""
+        if getattr(split, "units", ()):
+            return of_image_tokens(split, self)
+        # Both read the token before a target as its input, which with shift=0 is the target itself.
+        shifted = copy(self)
+        shifted.own_position = False
+        return of_next_tokens(split, train, shifted)
 
     def best(self) -> tuple[str, str]:
         """Return the lowest loss as the best one."""

@@ -97,7 +97,8 @@ class Restore(Objective):
         sample = batch.numbers()
         key = 0 if key is None else key
         if not self.rate:
-            noisy = inputs + self.noise * _normal(key, sample, inputs)
+            draws = uniform(key, sample, 2 * inputs[0].numel()).T.reshape(*inputs.shape, 2)
+            noisy = inputs + self.noise * normal(draws).to(inputs.dtype)
             return replace(batch, inputs=noisy, target=target)
         hidden = self._select(uniform(key, sample, target.shape[1]).T)
         target = target.masked_fill(~hidden[..., None], float("nan"))
@@ -165,12 +166,6 @@ def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
     count = (~values.isnan()).sum(2, keepdim=True)
     variance = (values - mean).square().nansum(2, keepdim=True) / (count - 1).clamp_min(1)
     return mean, (variance + 1e-6).sqrt()
-
-
-def _normal(key: int, sample: Tensor, like: Tensor) -> Tensor:
-    """Return standard normal numbers of the shape and type of `like`, hashes of (key, sample)."""
-    draws = uniform(key, sample, 2 * like[0].numel()).T.reshape(*like.shape, 2)
-    return normal(draws).to(like.dtype)
 
 
 def simple_predictions(batch: Batch, objective: Restore) -> Iterator[tuple[str, Tensor]]:

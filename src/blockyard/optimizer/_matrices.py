@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,9 @@ from blockyard.contracts import Positive, Rate, UpdateRule
 from blockyard.contracts.inherited_options import with_options_of
 from blockyard.optimizer._combined import BaseOptimizer, CombinedOptimizer
 from blockyard.optimizer._decay import CautiousOptimizer, ParamGroup
-from blockyard.optimizer._newton_schulz import Arithmetic
 from blockyard.optimizer._param_groups import GroupedOptimizer, fused_available, hidden_matrices, split_by_decay
 
+Arithmetic = Literal["bfloat16", "float32"]  # type that Newton-Schulz computes in
 NO_MATRIX = "no block of this model has a trainable matrix; choose optimizer=adamw"
 
 
@@ -88,13 +88,11 @@ class MatrixOptimizer(GroupedOptimizer):
 class MatrixSteps(BaseOptimizer):
     """The rule of the matrices. Subclasses implement `update` and keep moments in the `state` of the parameter.
 
-    arithmetic: type that Newton-Schulz computes in, in a rule that has it
     options: the options of every parameter group that does not set them itself
     """
 
-    def __init__(self, groups: list[ParamGroup], *, arithmetic: Arithmetic = "float32", **options: Any) -> None:
+    def __init__(self, groups: list[ParamGroup], **options: Any) -> None:
         super().__init__(groups, {**options, "weight_decay": 0.0})
-        self.arithmetic = arithmetic
 
     @abstractmethod
     def update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:

@@ -25,8 +25,8 @@ from torch.optim import Optimizer
 from blockyard.contracts import ChoiceOptions, Positive, Rate, UpdateRule
 from blockyard.contracts.inherited_options import with_options_of
 from blockyard.optimizer._decay import ParamGroup
-from blockyard.optimizer._matrices import MatrixOptimizer, MatrixSteps
-from blockyard.optimizer._newton_schulz import Arithmetic, Iterations, orthogonal_momentum
+from blockyard.optimizer._matrices import Arithmetic, MatrixOptimizer, MatrixSteps
+from blockyard.optimizer._newton_schulz import Iterations, MomentumSteps
 from blockyard.weight_init import zeros_at_start
 
 Direction = Literal["muon", "adam"]
@@ -89,40 +89,53 @@ class Hyperball(MatrixOptimizer):
         """Return the steps over these groups, without weight decay."""
         for group in groups:
             group["weight_decay"] = 0.0
+        if self.direction == "adam":
+            return AdamSphereSteps(groups, lr=self.lr, betas=self.betas, eps=self.eps)
         return SphereSteps(
             groups,
             lr=self.lr,
-            direction=self.direction,
             momentum=self.momentum,
             nesterov=self.nesterov,
             steps=self.ns_steps,
             arithmetic=self.arithmetic or "float32",
-            betas=self.betas,
-            eps=self.eps,
         )
 
 
-class SphereSteps(MatrixSteps):
-    """The update of matrices. state of each: the moments of its direction, its norm, and the number of steps."""
+class SphereSteps(MomentumSteps):
+    """The update of matrices by Muon. state of each: its momentum and its norm."""
+
+    def step_along(self, update: Tensor, p: Tensor, group: ParamGroup) -> None:
+        """Update one matrix p (M, N) in place. Raises ValueError for a matrix that is zero at first."""
+        move_on_sphere(p, update, group["lr"], self.state[p])
+
+
+class AdamSphereSteps(MatrixSteps):
+    """The update of matrices by Adam. state of each: its moments, the number of steps, and its norm."""
 
     def update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
         """Update one matrix (M, N) in place. Raises ValueError for a matrix that is zero at first."""
         state = self.state[p]
-        if not state:
-            state["radius"] = p.norm()
-            if not state["radius"]:
-                raise ValueError(
-                    f"optimizer=hyperball keeps the norm of a matrix, and one of {tuple(p.shape)} is zero at the first "
-                    "step; choose optimizer=muon or adamw"
-                )
-        if group["direction"] == "adam":
-            update = _adam(state, gradient, group)
-        else:
-            options = {name: group[name] for name in ("momentum", "nesterov", "steps")}
-            update = orthogonal_momentum(state, gradient, arithmetic=self.arithmetic, **options)
-        length = update.norm().clamp_min(torch.finfo(p.dtype).tiny)
-        p.sub_(update / length * (group["lr"] * state["radius"]))
-        p.mul_(state["radius"] / p.norm())  # back to the norm of the first step
+        move_on_sphere(p, _adam(state, gradient, group), group["lr"], state)
+
+
+def move_on_sphere(p: Tensor, update: Tensor, lr: float, state: dict[str, Tensor]) -> None:
+    """Move a matrix p (M, N) by lr times its norm against the update (M, N), and back to its norm.
+
+    state: has the norm of the first step as `radius`, from that step on
+
+    Raises:
+        ValueError: p is zero at the first step.
+    """
+    if "radius" not in state:
+        state["radius"] = p.norm()
+        if not state["radius"]:
+            raise ValueError(
+                f"optimizer=hyperball keeps the norm of a matrix, and one of {tuple(p.shape)} is zero at the first "
+                "step; choose optimizer=muon or adamw"
+            )
+    length = update.norm().clamp_min(torch.finfo(p.dtype).tiny)
+    p.sub_(update / length * (lr * state["radius"]))
+    p.mul_(state["radius"] / p.norm())  # back to the norm of the first step
 
 
 def _adam(state: dict[str, Tensor], gradient: Tensor, group: ParamGroup) -> Tensor:

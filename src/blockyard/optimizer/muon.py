@@ -22,8 +22,8 @@ from torch.optim import Optimizer
 from blockyard.contracts import ChoiceOptions, Rate, UpdateRule
 from blockyard.contracts.inherited_options import with_options_of
 from blockyard.optimizer._decay import ParamGroup
-from blockyard.optimizer._matrices import MatrixOptimizer, MatrixSteps
-from blockyard.optimizer._newton_schulz import Arithmetic, Iterations, orthogonal_momentum
+from blockyard.optimizer._matrices import Arithmetic, MatrixOptimizer
+from blockyard.optimizer._newton_schulz import Iterations, MomentumSteps
 
 Scale = Literal["match_rms_adamw", "original"]
 
@@ -84,19 +84,13 @@ class Muon(MatrixOptimizer):
         )
 
 
-class OrthogonalSteps(MatrixSteps):
+class OrthogonalSteps(MomentumSteps):
     """The update of matrices. Groups and state have the names of torch.optim.Muon, so that it loads its checkpoints."""
 
-    def update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
-        """Update one matrix (M, N) in place."""
-        update = orthogonal_momentum(
-            self.state[p],
-            gradient,
-            momentum=group["momentum"],
-            nesterov=group["nesterov"],
-            steps=group["ns_steps"],
-            arithmetic=self.arithmetic,
-        )
+    iterations = "ns_steps"
+
+    def step_along(self, update: Tensor, p: Tensor, group: ParamGroup) -> None:
+        """Update one matrix p (M, N) in place."""
         p.mul_(1 - group["lr"] * group["weight_decay"])
         p.add_(update, alpha=-group["lr"] * factor(p.shape, group["adjust_lr_fn"]))
 

@@ -21,8 +21,8 @@ from torch.optim import Optimizer
 from blockyard.contracts import ChoiceOptions, Rate, UpdateRule
 from blockyard.contracts.inherited_options import with_options_of
 from blockyard.optimizer._decay import ParamGroup
-from blockyard.optimizer._matrices import MatrixSteps
-from blockyard.optimizer._newton_schulz import Arithmetic, orthogonal_momentum
+from blockyard.optimizer._matrices import Arithmetic
+from blockyard.optimizer._newton_schulz import MomentumSteps
 from blockyard.optimizer.muon import Muon
 
 RMS = 0.2  # root mean square of an update, at a learning rate of 1
@@ -73,20 +73,12 @@ class NorMuon(Muon):
         )
 
 
-class RowNormalised(MatrixSteps):
+class RowNormalised(MomentumSteps):
     """The update of matrices."""
 
-    def update(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
-        """Update one matrix (M, N) in place."""
+    def step_along(self, update: Tensor, p: Tensor, group: ParamGroup) -> None:
+        """Update one matrix p (M, N) in place."""
         state = self.state[p]
-        update = orthogonal_momentum(
-            state,
-            gradient,
-            momentum=group["momentum"],
-            nesterov=False,
-            steps=group["steps"],
-            arithmetic=self.arithmetic,
-        )
         if "row_moment" not in state:
             state["row_moment"] = torch.zeros_like(p[:, :1])
         rows = state["row_moment"]  # (M, 1)

@@ -13,6 +13,7 @@ COSTS = {  # name -> the better direction, and the unit
     "flops_per_sample": ("min", "FLOPs, forward and backward"),
     "step_seconds": ("min", "s"),
     "samples_per_second": ("max", "1/s"),
+    "mfu": ("max", "share of peak"),
     "peak_memory": ("min", "bytes"),
     "cache_bytes_per_token": ("min", "bytes"),
     "decode_tokens_per_second": ("max", "1/s"),

@@ -19,28 +19,28 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_types import Ge
 
 from blockyard.atomic_files import read_json
-from blockyard.contracts import DataSpec, TextTokenizer, TokenizerState, TokenSpec, Vocabulary
+from blockyard.contracts import DataSpec, TokenSpec, Vocabulary
 from blockyard.data.files.cache import cache_dir
 from blockyard.data.files.digest import sha256
 from blockyard.tokenizer._cache import save
-from blockyard.tokenizer._lookup import LookupTokenizer, text_tokens
+from blockyard.tokenizer._lookup import text_tokens
+from blockyard.tokenizer._trained import TrainedTokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Trained
 
 
 @dataclass(kw_only=True, eq=False)
-class BPE(LookupTokenizer, TextTokenizer):
+class BPE(TrainedTokenizer):
     """Byte-level pair encoding, trained by Hugging Face's `tokenizers`.
 
     Options:
         vocab_size: maximum vocabulary, including the 256 bytes; a short text may yield a smaller one
     """
 
-    vocab_size: Annotated[Vocabulary, Ge(256)] = 1024
+    unfitted = "this bpe tokenizer is not fitted to data"
 
-    def __post_init__(self) -> None:
-        self._trained: Trained | None = None
+    vocab_size: Annotated[Vocabulary, Ge(256)] = 1024
 
     def spec(self, data: DataSpec) -> TokenSpec:
         """Return one token per merged run of bytes."""
@@ -64,37 +64,11 @@ class BPE(LookupTokenizer, TextTokenizer):
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of the merged bytes."""
-        return self._fitted().encode(text).ids
+        return self.trained.encode(text).ids
 
     def decode(self, token_ids: list[int]) -> str:
         """Return the text of the bytes; invalid UTF-8 becomes U+FFFD."""
-        return self._fitted().decode(token_ids)
-
-    def state(self) -> TokenizerState:
-        """Return the merges in the library's own format."""
-        if self._trained is None:
-            return {}
-        return {"tokenizer": json.loads(self._trained.to_str())}
-
-    def load_state(self, state: TokenizerState) -> None:
-        """Restore a `state`. Raises ValueError if it is damaged."""
-        from tokenizers import Tokenizer
-
-        try:
-            self._trained = Tokenizer.from_str(json.dumps(state["tokenizer"])) if state else None
-        except Exception as error:  # the library raises nothing narrower
-            raise ValueError(f"not the saved state of a bpe tokenizer: {error}") from error
-
-    def to_tokenizers(self) -> Trained | None:
-        """Return a copy; None before `fit`."""
-        if self._trained is None:
-            return None
-        return type(self._trained).from_str(self._trained.to_str())
-
-    def _fitted(self) -> Trained:
-        if self._trained is None:
-            raise ValueError("this bpe tokenizer is not fitted to data")
-        return self._trained
+        return self.trained.decode(token_ids)
 
 
 def _train(texts: list[str], vocab_size: int) -> Trained:

@@ -12,7 +12,6 @@ filled to a length that the file names.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -20,9 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blockyard.atomic_files import read_bytes
-from blockyard.contracts import CountOrZero, DataSpec, Text, TextTokenizer, TokenizerState, TokenSpec, Vocabulary
+from blockyard.contracts import CountOrZero, DataSpec, Text, TokenSpec, Vocabulary
 from blockyard.errors import UserError, first_line
-from blockyard.tokenizer._lookup import LookupTokenizer, text_tokens
+from blockyard.tokenizer._lookup import text_tokens
+from blockyard.tokenizer._trained import TrainedTokenizer, whole
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Trained
@@ -31,7 +31,7 @@ _LARGEST = 200_000_000  # bytes of a file, at most
 
 
 @dataclass(kw_only=True, eq=False)
-class Pretrained(LookupTokenizer, TextTokenizer):
+class Pretrained(TrainedTokenizer):
     """Token ids of a tokenizer file.
 
     Options:
@@ -44,6 +44,7 @@ class Pretrained(LookupTokenizer, TextTokenizer):
     """
 
     incidental = frozenset({"path"})
+    unfitted = "this tokenizer's file is not read yet"
 
     path: Text = "tokenizer.json"
     sha256: Text | None = None
@@ -53,7 +54,7 @@ class Pretrained(LookupTokenizer, TextTokenizer):
     end_id: CountOrZero | None = None
 
     def __post_init__(self) -> None:
-        self._trained: Trained | None = None
+        super().__post_init__()
         if (self.start_id is None) != (self.end_id is None):
             raise ValueError("tokenizer.start_id and tokenizer.end_id go together; set both or neither")
         for name in ("mask_id", "start_id", "end_id"):
@@ -81,48 +82,15 @@ class Pretrained(LookupTokenizer, TextTokenizer):
                 f"tokenizer.path={self.path}: its content has changed (SHA-256 {actual[:12]}, expected "
                 f"{self.sha256[:12]}); restore the file, or set tokenizer.sha256=null"
             )
-        self._trained = _whole(trained)
+        self._trained = whole(trained)
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text, without special tokens around it."""
-        return list(self._read().encode(text, add_special_tokens=False).ids)
+        return list(self.trained.encode(text, add_special_tokens=False).ids)
 
     def decode(self, token_ids: list[int]) -> str:
         """Return the text of token ids, special tokens left out."""
-        return str(self._read().decode(token_ids))
-
-    def state(self) -> TokenizerState:
-        """Return the tokenizer in the library's own format."""
-        if self._trained is None:
-            return {}
-        return {"tokenizer": json.loads(self._trained.to_str())}
-
-    def load_state(self, state: TokenizerState) -> None:
-        """Restore a `state`. Raises ValueError if it is damaged."""
-        from tokenizers import Tokenizer
-
-        try:
-            self._trained = _whole(Tokenizer.from_str(json.dumps(state["tokenizer"]))) if state else None
-        except Exception as error:  # the library raises nothing narrower
-            raise ValueError(f"not the saved state of a pretrained tokenizer: {error}") from error
-
-    def to_tokenizers(self) -> Trained | None:
-        """Return a copy; None before the file is read."""
-        if self._trained is None:
-            return None
-        return type(self._trained).from_str(self._trained.to_str())
-
-    def _read(self) -> Trained:
-        if self._trained is None:
-            raise ValueError("this tokenizer's file is not read yet")
-        return self._trained
-
-
-def _whole(tokenizer: Trained) -> Trained:
-    """Return the tokenizer without a length to which it would cut or fill every text."""
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
+        return str(self.trained.decode(token_ids))
 
 
 def read_tokenizer(path: str) -> tuple[bytes, Trained]:

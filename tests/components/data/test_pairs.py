@@ -5,12 +5,14 @@ from __future__ import annotations
 import gzip
 import logging
 import re
+import sys
 from datetime import date
 from pathlib import Path
 
 import pytest
 import torch
 
+from blockyard.cli import main
 from blockyard.contracts import Batch, DataSpec
 from blockyard.data import translation
 from blockyard.data.files.pairs import Pair, read_pairs
@@ -43,6 +45,19 @@ def assert_disjoint(parts: list[list[Pair]]) -> None:
     for side in range(2):
         seen = [{pair[side] for pair in part} for part in parts]
         assert not seen[0] & seen[1] | seen[0] & seen[2] | seen[1] & seen[2], "a text is in two splits"
+
+
+def test_without_babel_the_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "babel", None)
+    assert main(["check", "experiment=translate_dates"]) == 2
+    message = (
+        "blockyard: data: dates need the package Babel: pip install 'blockyard[translation]'; or set data.path=FILE\n"
+    )
+    assert capsys.readouterr() == ("", message)
+    (tmp_path / "pairs.tsv").write_text("en\tde\none\teins\n" * 20)
+    assert Translation(path=str(tmp_path / "pairs.tsv")).missing() is None
 
 
 def test_both_dates_are_the_same_day() -> None:

@@ -67,6 +67,14 @@ def test_only_training_steps_set_the_scale(tmp_path: Path) -> None:
     torch.testing.assert_close(train.mean, torch.tensor([14.5, (np.arange(30.0) ** 2).mean()]).double())  # type: ignore[attr-defined]
 
 
+def test_co2_is_the_table_of_statsmodels() -> None:
+    from statsmodels.datasets import co2
+
+    frame = co2.load_pandas().data
+    np.testing.assert_array_equal(Co2().read()[:, 0].numpy(), frame["co2"].to_numpy())
+    assert Co2().times() == frame.index.strftime("%Y-%m-%d").tolist()
+
+
 @pytest.mark.parametrize("level", [0.1, 36.6, 1e-12, 0.0])
 def test_a_constant_channel_is_found_whatever_the_rounding_of_its_mean(
     level: float, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -21,6 +24,7 @@ from blockyard.data.translation import Translation
 from blockyard.objective import _baselines
 from blockyard.objective._text_scores import bleu, chrf
 from blockyard.objective.classify import Classify
+from blockyard.objective.next_token import NextToken
 from blockyard.objective.regress import Regress
 from blockyard.objective.translate import Translate
 from blockyard.tokenizer.patch import Patch
@@ -162,3 +166,61 @@ def test_large_samples_are_read_less(monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary = torch.zeros(0, 0)
     with pytest.raises(ValueError, match="token ids"):
         _baselines._grown(vocabulary, _baselines.MAX_VOCABULARY + 1)
+
+
+class Texts:
+    """Sequences of token ids."""
+
+    bytes_per_token = 2.0
+
+    def __init__(self, inputs: Tensor, lengths: Tensor | None = None) -> None:
+        self.inputs, self.lengths = inputs, lengths
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        return Batch(self.inputs[order], lengths=None if self.lengths is None else self.lengths[order])
+
+
+@pytest.mark.parametrize("shift", [1, 0])
+def test_the_next_token_by_its_frequency_and_by_the_token_before_it(shift: Literal[0, 1]) -> None:
+    """Against counts in plain Python; padding is no token, and with shift=0 the target itself is not read."""
+    random = torch.Generator().manual_seed(0)
+    # Token 6 is in the test split alone.
+    train, test = (torch.randint(0, size, (30, 9), generator=random) for size in (6, 7))
+    lengths = torch.randint(2, 10, (30,), generator=random)
+    objective = NextToken(shift=shift)
+    baselines = objective.baselines(Texts(test, lengths), Texts(train, lengths))
+    assert list(baselines) == ["unigram", "word_before"]
+
+    def pairs(texts: Tensor) -> list[tuple[int, int]]:
+        of_texts = []
+        for text, length in zip(texts.tolist(), lengths.tolist(), strict=True):
+            of_texts += list(itertools.pairwise(text[:length]))
+        return of_texts
+
+    before = Counter(pairs(train))
+    single = Counter(after for _, after in pairs(train))
+    unseen = 1e-3
+    nats = {"unigram": 0.0, "word_before": 0.0}
+    for first, after in pairs(test):
+        nats["unigram"] -= math.log((single[after] + unseen) / (single.total() + 7 * unseen))
+        follow = sum(before[first, token] + unseen for token in range(7))
+        nats["word_before"] -= math.log((before[first, after] + unseen) / follow)
+    for name, total in nats.items():
+        loss = total / len(pairs(test))
+        assert baselines[name]["loss"] == pytest.approx(loss, rel=1e-5)
+        assert baselines[name]["perplexity"] == pytest.approx(math.exp(loss), rel=1e-4)
+        assert baselines[name]["bits_per_byte"] == pytest.approx(loss / math.log(2) / 2, rel=1e-5)
+    most_frequent = single.most_common(1)[0][0]
+    right = sum(after == most_frequent for _, after in pairs(test)) / len(pairs(test))
+    assert baselines["unigram"]["accuracy"] == pytest.approx(right)
+    assert not objective.baselines(Texts(test), None)
+
+
+def test_long_texts_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_baselines, "MAX_TESTED_TOKENS", 80)
+    texts = Texts(torch.randint(0, 5, (50, 8)))
+    baselines = NextToken().baselines(texts, texts)
+    assert baselines.note("unigram") == baselines.note("word_before") == "tested on 10 of 50 samples"

@@ -17,10 +17,12 @@ from blockyard.commands._model_card import print_card
 from blockyard.config.build import Components
 from blockyard.config.compose import compose
 from blockyard.contracts import OptimizerBuilder
-from blockyard.optimizer._newton_schulz import Arithmetic, orthogonal
+from blockyard.optimizer import _newton_schulz
+from blockyard.optimizer._matrices import Arithmetic
+from blockyard.optimizer._newton_schulz import orthogonal
 from blockyard.optimizer.adamw import AdamW
 from blockyard.optimizer.dion import Dion, LowRankSteps, first_columns
-from blockyard.optimizer.hyperball import Hyperball, SphereSteps
+from blockyard.optimizer.hyperball import AdamSphereSteps, Hyperball, SphereSteps
 from blockyard.optimizer.muon import Muon, OrthogonalSteps
 from blockyard.optimizer.normuon import NorMuon, RowNormalised
 from blockyard.optimizer.schedule_free import AveragedAdam, ScheduleFree
@@ -114,11 +116,16 @@ def hyperball(shape: tuple[int, ...], direction: str) -> Iterator[Array]:
 @pytest.mark.parametrize("direction", ["muon", "adam"])
 @pytest.mark.parametrize("shape", [(4, 6), (6, 4)])
 def test_hyperball_is_its_equations(shape: tuple[int, ...], direction: Any) -> None:
-    options: dict[str, Any] = {"momentum": 0.9, "nesterov": True, "steps": 5, "betas": (0.9, 0.8), "eps": 1e-8}
-    options["arithmetic"] = "float32"
+    kind: Any = SphereSteps
+    options: dict[str, Any] = {"momentum": 0.9, "nesterov": True, "steps": 5, "arithmetic": "float32"}
+    forgetful: dict[str, Any] = {"momentum": 0.8}
+    if direction == "adam":
+        kind = AdamSphereSteps
+        options = {"betas": (0.9, 0.8), "eps": 1e-8}
+        forgetful = {"betas": (0.8, 0.8)}
 
-    def make(groups: Any) -> SphereSteps:
-        return SphereSteps(groups, lr=1.0, direction=direction, **options)
+    def make(groups: Any) -> Any:
+        return kind(groups, lr=1.0, **options)
 
     reference = list(hyperball(shape, direction))
     ours = list(stepped(make, shape, RATES))
@@ -126,7 +133,7 @@ def test_hyperball_is_its_equations(shape: tuple[int, ...], direction: Any) -> N
     norms = [np.linalg.norm(w) for w in ours]
     np.testing.assert_allclose(norms, np.linalg.norm(start(shape)), **FLOAT64)
     # Planted: moments that forget sooner.
-    options |= {"momentum": 0.8, "betas": (0.8, 0.8)}
+    options |= forgetful
     with pytest.raises(AssertionError):
         np.testing.assert_allclose(list(stepped(make, shape, RATES)), reference, **FLOAT64)
 
@@ -135,17 +142,16 @@ def test_hyperball_is_its_equations(shape: tuple[int, ...], direction: Any) -> N
 def test_a_gradient_of_zero_changes_nothing(size: int) -> None:
     """The learning rate was divided by the norm of the update first, which gave inf * 0 = NaN."""
     start = torch.randn(size, size)
-    for kind, options in (
-        (RowNormalised, {"momentum": 0.9, "second": 0.9, "steps": 2, "eps": 1e-8}),
-        (SphereSteps, {"momentum": 0.9, "nesterov": True, "steps": 2, "betas": (0.9, 0.9), "eps": 1e-8}),
-    ):
-        for direction in ("muon", "adam") if kind is SphereSteps else ("",):
-            for arithmetic in get_args(Arithmetic):
-                weight = torch.nn.Parameter(start.clone())
-                weight.grad = torch.zeros_like(weight)
-                own = {"direction": direction} if direction else {}
-                kind([{"params": [weight]}], lr=0.9, arithmetic=arithmetic, **options, **own).step()
-                assert_close(weight, start, rtol=1e-5, atol=0)
+    rules: list[tuple[Any, dict[str, Any]]] = [(AdamSphereSteps, {"betas": (0.9, 0.9), "eps": 1e-8})]
+    for arithmetic in get_args(Arithmetic):
+        common = {"momentum": 0.9, "steps": 2, "arithmetic": arithmetic}
+        rules.append((RowNormalised, {**common, "second": 0.9, "eps": 1e-8}))
+        rules.append((SphereSteps, {**common, "nesterov": True}))
+    for kind, options in rules:
+        weight = torch.nn.Parameter(start.clone())
+        weight.grad = torch.zeros_like(weight)
+        kind([{"params": [weight]}], lr=0.9, **options).step()
+        assert_close(weight, start, rtol=1e-5, atol=0)
 
 
 def test_hyperball_leaves_matrices_that_start_at_zero_to_adamw() -> None:
@@ -181,10 +187,48 @@ def test_hyperball_leaves_matrices_that_start_at_zero_to_adamw() -> None:
 def test_hyperball_refuses_a_matrix_without_a_norm() -> None:
     weight = nn.Parameter(torch.zeros(3, 4))
     weight.grad = torch.ones(3, 4)
-    options: dict[str, Any] = {"momentum": 0.9, "nesterov": True, "steps": 5, "betas": (0.9, 0.8), "eps": 1e-8}
-    optimizer = SphereSteps([{"params": [weight]}], lr=0.1, direction="muon", arithmetic="float32", **options)
+    options: dict[str, Any] = {"momentum": 0.9, "nesterov": True, "steps": 5, "arithmetic": "float32"}
+    optimizer = SphereSteps([{"params": [weight]}], lr=0.1, **options)
     with pytest.raises(ValueError, match=r"\(3, 4\) is zero at the first step"):
         optimizer.step()
+
+
+MATRIX_RULES: list[Any] = [
+    pytest.param(OrthogonalSteps, {"ns_steps": 5, "nesterov": True, "adjust_lr_fn": "original"}, id="muon"),
+    pytest.param(RowNormalised, {"steps": 5, "second": 0.8, "eps": 1e-8}, id="normuon"),
+    pytest.param(SphereSteps, {"steps": 5, "nesterov": True}, id="hyperball"),
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), MATRIX_RULES)
+def test_matrices_of_one_shape_in_a_batch_move_as_alone(
+    monkeypatch: pytest.MonkeyPatch, kind: Any, options: dict[str, Any]
+) -> None:
+    """As on a GPU: six matrices of two shapes in two groups of other rates, one of them without a gradient."""
+
+    def weights_after(batched: bool) -> list[Tensor]:
+        sizes: list[int] = []
+        orthogonal_alone = orthogonal
+
+        def counted(matrix: Tensor, *arguments: Any) -> Tensor:
+            sizes.append(len(matrix) if matrix.dim() == 3 else 1)
+            return orthogonal_alone(matrix, *arguments)
+
+        monkeypatch.setattr(_newton_schulz, "batches_products", lambda _p: batched)
+        monkeypatch.setattr(_newton_schulz, "orthogonal", counted)
+        generator = torch.Generator().manual_seed(1)
+        shapes = [(4, 6), (9, 3), (4, 6), (4, 6), (9, 3), (4, 6)]
+        weights = [nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64)) for shape in shapes]
+        groups = [{"params": weights[:3], "lr": 0.1}, {"params": weights[3:], "lr": 0.02, "weight_decay": 0.3}]
+        optimizer = kind(groups, lr=0.1, momentum=0.9, arithmetic="float32", **options)
+        for _ in range(3):
+            for weight in weights[1:]:
+                weight.grad = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+            optimizer.step()
+        assert sizes == ([2, 3] * 3 if batched else [1] * 15)
+        return [weight.detach() for weight in weights]
+
+    assert_close(weights_after(batched=True), weights_after(batched=False), **FLOAT64)
 
 
 def muon_of_torch(groups: Any, **options: Any) -> torch.optim.Optimizer:
@@ -487,7 +531,8 @@ OPTIONS_OF_BOTH: list[tuple[Any, dict[str, Any]]] = [
     (NorMuon, {"momentum": 0.8, "second": 0.7, "ns_steps": 3, "eps": 1e-6, "betas": (0.6, 0.5)}),
     (SOAP, {"betas": (0.8, 0.7), "shampoo": 0.6, "frequency": 3, "largest": 20, "eps": 1e-6}),
     (Dion, {"momentum": 0.8, "rank": 0.5, "scale": "original", "eps": 1e-6, "betas": (0.6, 0.5)}),
-    (Hyperball, {"direction": "muon", "momentum": 0.8, "nesterov": False, "ns_steps": 3, "betas": (0.8, 0.7)}),
+    (Hyperball, {"momentum": 0.8, "nesterov": False, "ns_steps": 3, "betas": (0.8, 0.7)}),
+    (Hyperball, {"direction": "adam", "betas": (0.8, 0.7), "eps": 1e-6}),
     (Muon, {"momentum": 0.8, "nesterov": False, "ns_steps": 3, "scale": "original", "betas": (0.6, 0.5)}),
 ]
 
@@ -497,7 +542,11 @@ def test_options_reach_the_steps_of_matrices_and_of_the_rest(kind: Any, options:
     matrices, adam = kind(**options).build(tiny(causal=True)).parts
     torchs = {"ns_steps": "ns_steps", "scale": "adjust_lr_fn"}  # names of torch.optim.Muon
     names = torchs if kind is Muon else {"ns_steps": "steps"}
-    own = {name: value for name, value in options.items() if name != "betas" or kind in (SOAP, Hyperball)}
+    own = dict(options)
+    by_adam = own.pop("direction", "muon") == "adam"
+    assert isinstance(matrices, AdamSphereSteps) == by_adam
+    if kind is not SOAP and not by_adam:
+        own.pop("betas")
     for name, value in own.items():
         assert {group[names.get(name, name)] for group in matrices.param_groups} == {value}, name
     assert {group["betas"] for group in adam.param_groups} == {options["betas"]}

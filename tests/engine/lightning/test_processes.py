@@ -76,6 +76,17 @@ def test_two_processes_follow_the_loss_of_one_at_the_same_global_batch(
     assert two.identity == one.identity
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_two_processes_with_compiled_blocks_follow_one_without(tmp_path: Path, kind: str) -> None:
+    steps = ("trainer.max_steps=4", "trainer.eval_every=2", "trainer.log_every=1")
+    one = run(tmp_path / "one", *NO_DROPOUT, *steps)
+    two = trained(tmp_path / "two", kind, *steps, "trainer.compile=true")
+    assert two.summary()["processes"] == 2
+    for left, right in zip(rows(two), rows(one), strict=True):
+        assert left == pytest.approx(right, rel=1e-4)
+
+
 TOPICS = (
     *("data=code_topics", "data.context=256", "data.batch_size=16", "tokenizer=byte", "head=mean_pool"),
     *("trainer.max_steps=4", "trainer.eval_every=2", "trainer.log_every=2", "trainer.limit_val=2"),

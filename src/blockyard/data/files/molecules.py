@@ -16,9 +16,9 @@ import importlib.util
 import json
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from blockyard.errors import UserError, quoted
 if TYPE_CHECKING:
     import pandas
 
+Content = TypeVar("Content")  # of a line or a row
 LARGEST = 2**31  # of a whole number
 _SHOWN = 10  # lines that one message names
 SMILES = "smiles"
@@ -60,15 +61,12 @@ def read_lines(path: Path, max_nodes: int, connected: bool) -> list[Line]:
     max_nodes: the most nodes that a graph may have; connected: whether it must be in one part
     """
     widths = first_widths(path) or Widths(1, 0, 1)
-    lines, problems = [], []
-    for number, text in _texts(path):
-        try:
-            record = json.loads(text, object_pairs_hook=unique_keys)
-            graph = checked(parse(record, widths), max_nodes, connected)
-            lines.append(Line(number, graph, record))
-        except (ValueError, RecursionError) as error:
-            problems.append((number, f"not JSON ({error})" if isinstance(error, json.JSONDecodeError) else str(error)))
-    refuse_lines(path, problems)
+
+    def read(text: str) -> tuple[Any, Graph]:
+        record = json.loads(text, object_pairs_hook=unique_keys)
+        return record, parse(record, widths)
+
+    lines = _lines(path, _texts(path), read, max_nodes, connected)
     if not lines:
         raise UserError(
             f"{path} has no molecule; a line for each, such as " + '{"atoms": [[6]], "bonds": [], "y": [1.5]}'
@@ -82,22 +80,19 @@ def read_unlabelled(path: Path, nodes: int, edges: int, max_nodes: int, connecte
     nodes, edges: the columns of a node and of an edge; the place of targets has a zero
     Raises UserError with every line that is wrong, and why.
     """
-    table = is_table(path.name)
-    lines, problems = [], []
-    for number, content in _rows_of(path) if table else _texts(path):
-        try:
-            record: Any = content if table else json.loads(content, object_pairs_hook=unique_keys)
-            if table:
-                graph = _graph(record[SMILES], [0.0])
-            else:
-                _check_columns(record, nodes)
-                # `parse` wants targets; the line keeps its own record, from which they may be read by name.
-                with_target = {**record, "y": 0.0} if isinstance(record, dict) else record
-                graph = parse(with_target, Widths(nodes, edges, 1))
-            lines.append(Line(number, checked(graph, max_nodes, connected), record))
-        except (ValueError, RecursionError) as error:
-            problems.append((number, f"not JSON ({error})" if isinstance(error, json.JSONDecodeError) else str(error)))
-    refuse_lines(path, problems)
+
+    def read(text: str) -> tuple[Any, Graph]:
+        record = json.loads(text, object_pairs_hook=unique_keys)
+        _check_columns(record, nodes)
+        # `parse` wants targets; the line keeps its own record, from which they may be read by name.
+        with_target = {**record, "y": 0.0} if isinstance(record, dict) else record
+        return record, parse(with_target, Widths(nodes, edges, 1))
+
+    if is_table(path.name):
+        rows = _rows_of(path)
+        lines = _lines(path, rows, lambda row: (row, _graph(row[SMILES], [0.0])), max_nodes, connected)
+    else:
+        lines = _lines(path, _texts(path), read, max_nodes, connected)
     if not lines:
         raise UserError(f"{path} has no molecule")
     if lines[0].graph.nodes.shape[1] != nodes:
@@ -112,14 +107,32 @@ def read_smiles(path: Path, values: tuple[str, ...] | None, max_nodes: int, conn
     names, table = target_columns(path, values), _read(path)
     if not names:
         raise UserError(f"{path} has no column of numbers; name the targets with data.values=[...]")
-    lines, problems = [], []
+
+    def read(row: dict[str, Any]) -> tuple[Any, Graph]:
+        return row, _graph(row[SMILES], [_number(name, row[name]) for name in names])
+
     with rdBase.BlockLogs():  # rdkit prints a line for each SMILES that it refuses
-        for number, row in _numbered(table):
-            try:
-                graph = _graph(row[SMILES], [_number(name, row[name]) for name in names])
-                lines.append(Line(number, checked(graph, max_nodes, connected), row))
-            except ValueError as error:
-                problems.append((number, str(error)))
+        return _lines(path, _numbered(table), read, max_nodes, connected)
+
+
+def _lines(
+    path: Path,
+    contents: Iterable[tuple[int, Content]],
+    read: Callable[[Content], tuple[Any, Graph]],
+    max_nodes: int,
+    connected: bool,
+) -> list[Line]:
+    """Return the lines of a file. Raises UserError with the number of every line that is wrong, and why.
+
+    contents: each with its number; read: returns the record and the graph of a content. Raises ValueError
+    """
+    lines, problems = [], []
+    for number, content in contents:
+        try:
+            record, graph = read(content)
+            lines.append(Line(number, checked(graph, max_nodes, connected), record))
+        except (ValueError, RecursionError) as error:
+            problems.append((number, f"not JSON ({error})" if isinstance(error, json.JSONDecodeError) else str(error)))
     refuse_lines(path, problems)
     return lines
 

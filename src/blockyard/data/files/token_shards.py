@@ -84,12 +84,17 @@ def read_shard(path: Path, dtype: str | None) -> Shard:
             shard = _npy(path, file) if path.suffix == ".npy" else _bin(path, file, size, dtype)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+    return _checked(shard, size)
+
+
+def _checked(shard: Shard, size: int) -> Shard:
+    """Return the shard. Raises UserError for a file of another size, and without a token id."""
     end = shard.offset + shard.count * np.dtype(shard.dtype).itemsize
     if size != end or not shard.count:
         state = "is truncated" if size < end else "has bytes after its last token id"
         raise UserError(
-            f"{path} {state}: {shard.count:,} token ids of {shard.dtype} end at byte {end:,}, "
-            f"the file has {size:,} bytes"
+            f"{shard.path} {state}: {shard.count:,} token ids of {shard.dtype} end at byte {end:,}, the file has "
+            f"{size:,} bytes"
         )
     return shard
 
@@ -335,10 +340,4 @@ def _listed(file: Path, tokens: int, dtype: Any) -> Shard:
         raise UserError(
             f"{file} is listed in the manifest but missing; write the shards again with `blockyard tokenize`"
         )
-    size, expected = file.stat().st_size, tokens * dtype.itemsize
-    if size != expected:
-        state = "is truncated" if size < expected else "has bytes after its last token id"
-        raise UserError(
-            f"{file} {state}: {tokens:,} token ids of {dtype} end at byte {expected:,}, the file has {size:,} bytes"
-        )
-    return Shard(file, dtype.name, 0, tokens)
+    return _checked(Shard(file, dtype.name, 0, tokens), file.stat().st_size)

@@ -21,6 +21,7 @@ from blockyard.data.rows.kind import AssignedRows, Reads, RowKind
 from blockyard.data.splits.columns import ColumnSplit, Ragged
 from blockyard.data.splits.labelled_texts import LabelledSplit, LabelledTexts
 from blockyard.data.splits.row_splits import warn_of_cut
+from blockyard.data.splits.text_tokenizer import text_tokenizer
 from blockyard.errors import UserError
 
 _CHUNK = 4096  # rows that are read at a time
@@ -96,8 +97,7 @@ def labelled_splits(assigned: AssignedRows, tokenizer: Tokenizer, columns: Seque
 
     Warns of texts that are longer than the context.
     """
-    if not isinstance(tokenizer, TextTokenizer):
-        raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
+    tokenizer = text_tokenizer(tokenizer)
     if not tokenizer.state():
         tokenizer.fit(list(texts_of(assigned.rows, columns, assigned.parts[0])))
     whole: list[int] = []

@@ -11,6 +11,7 @@ from torch import Tensor
 from blockyard.contracts import DataSpec, Splits, TextTokenizer, Tokenizer
 from blockyard.data.files.pairs import Pair
 from blockyard.data.splits.columns import ColumnSplit, Pictures, Ragged
+from blockyard.data.splits.text_tokenizer import ends_of, text_tokenizer
 from blockyard.errors import UserError
 
 log = logging.getLogger("blockyard")
@@ -38,18 +39,15 @@ def caption_parts(
 
     parts: the images of each split; images: uint8 (n, C, size, size) of all; names, captions: n, of each
     """
-    if not isinstance(tokenizer, TextTokenizer):
-        raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
+    tokenizer = text_tokenizer(tokenizer)
     texts = [[captions[i] for i in part.tolist()] for part in parts]
     if not tokenizer.state():
         tokenizer.fit(texts[0])
-    tokens = tokenizer.spec(spec)
-    if tokens.start is None or tokens.end is None:
-        raise ValueError(f"{type(tokenizer).__name__} has no start and end token; see TokenSpec.start")
+    ends = ends_of(tokenizer, spec)
     splits: list[CaptionedSplit] = []
     for name, part, own in zip(Splits._fields, parts, texts, strict=True):
         pairs = [(names[i], text) for i, text in zip(part.tolist(), own, strict=True)]
-        kept, targets = _encode(name, own, tokenizer, (tokens.start, tokens.end), spec.shape[0])
+        kept, targets = _encode(name, own, tokenizer, ends, spec.shape[0])
         chosen = [pairs[i] for i in kept]
         source = Pictures(images[part[torch.tensor(kept)]], blank)
         splits.append(CaptionedSplit(source, targets, chosen))

@@ -62,6 +62,10 @@ class LoadedData(DataModule):
             raise UserError(f"data.{name}_size={size}: the {name} split has {count} samples; use at most {count}")
         return size
 
+    def sizes_of(self, train: int, others: int) -> list[int]:
+        """Return how many samples of each split are kept, of `train` and twice `others`. Raises as `size_of` does."""
+        return [self.size_of(part, count) for part, count in enumerate((train, others, others))]
+
     def kept(self, part: int, count: int, target: Tensor | None = None) -> Tensor:
         """Return the samples that are kept of split 0, 1 or 2 with `count` samples: their numbers, ascending.
 

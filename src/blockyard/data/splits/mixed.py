@@ -25,6 +25,7 @@ from itertools import accumulate
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from blockyard.contracts import Batch, HasDocuments, HasLengths, KeyedOrder, Resizable, Split
 from blockyard.data.splits.order import mix, permuted
@@ -272,7 +273,8 @@ def _concatenated(batches: Sequence[Batch], order: Tensor) -> Batch:
             return None
         assert all(tensor is not None for tensor in tensors), name
         if padded and tensors[0].ndim > 1:
-            tensors = [_padded(tensor, max(widths), padding) for tensor in tensors]
+            after = (0, 0) * (tensors[0].ndim - 2)  # the axes behind the tokens stay
+            tensors = [F.pad(tensor, (*after, 0, max(widths) - tensor.shape[1]), value=padding) for tensor in tensors]
         return torch.cat(tensors)[order]
 
     lengths = None
@@ -284,9 +286,3 @@ def _concatenated(batches: Sequence[Batch], order: Tensor) -> Batch:
     inputs = joined("inputs", 0)
     assert inputs is not None
     return Batch(inputs, joined("target", Batch.ignore), lengths=lengths, segment=joined("segment", 0))
-
-
-def _padded(tensor: Tensor, width: int, value: float) -> Tensor:
-    """Return a tensor (B, N, ...) with `value` on the right of its second axis, (B, width, ...)."""
-    size = (len(tensor), width - tensor.shape[1], *tensor.shape[2:])
-    return torch.cat([tensor, tensor.new_full(size, value)], 1)

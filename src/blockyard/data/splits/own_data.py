@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from blockyard.contracts import Batch, BatchSize, Count, DataSpec, Seed, Split, Splits, Text, Tokenizer, Vocabulary
+from blockyard.contracts import Batch, BatchSize, Count, DataSpec, Split, Splits, Text, Tokenizer, Vocabulary
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.images import to_tensor
 from blockyard.data.splits.augment import seeded
 from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.order import mix
 from blockyard.data.splits.simple_models import equally_spaced
-from blockyard.data.splits.split import Fraction, check_fractions
+from blockyard.data.splits.split import DrawnSplits
 from blockyard.errors import UserError, first_line
 
 Pair = tuple[Tensor, Tensor | None]
@@ -37,7 +37,7 @@ CONTENT_LIMIT = f"whether the samples are those of the start is checked for {SAM
 
 
 @dataclass(kw_only=True, eq=False)
-class OwnData(LoadedData):
+class OwnData(DrawnSplits, LoadedData):
     """Samples that are pairs (input, target), mappings, or inputs alone.
 
     Options:
@@ -47,7 +47,6 @@ class OwnData(LoadedData):
         vocabulary: number of token ids of inputs that are whole numbers
         validation_fraction: share of the training samples that is the validation split, where none is given
         test_fraction: share of the training samples that is the test split, where none is given
-        split_seed: seed of the drawn splits; independent of the run's seed, so that all seeds share them
         batch_size: samples in a training step, over all processes
         eval_batch_size: samples in a validation or test step, over all processes
     """
@@ -56,14 +55,8 @@ class OwnData(LoadedData):
     target: Text = "target"
     classes: Count | None = None
     vocabulary: Vocabulary | None = None
-    validation_fraction: Fraction = 0.1
-    test_fraction: Fraction = 0.1
-    split_seed: Seed = 0
     batch_size: BatchSize = 32
     eval_batch_size: BatchSize = 256
-
-    def __post_init__(self) -> None:
-        check_fractions(self.validation_fraction, self.test_fraction)
 
     @abstractmethod
     def datasets(self) -> dict[str, Own]:

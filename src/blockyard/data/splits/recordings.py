@@ -38,6 +38,7 @@ from blockyard.data.files.sounds import BadSoundError, SoundFiles, decode
 from blockyard.data.splits.columns import ColumnSplit, Ragged
 from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.order import mix
+from blockyard.data.splits.text_tokenizer import ends_of, text_tokenizer
 from blockyard.errors import UserError
 from blockyard.ops import ctc
 
@@ -167,18 +168,14 @@ class RecordingData(LoadedData):
 
     def load_both(self, tokenizer: Tokenizer, source: Tokenizer) -> Splits:
         """Load with another tokenizer of the source, which embeds sounds, or is fitted on the training texts."""
-        of_text = source if self.writes == "sound" else tokenizer
-        if not isinstance(of_text, TextTokenizer):
-            raise ValueError(f"the texts of recordings need a text tokenizer, not {type(of_text).__name__}")
+        of_text = text_tokenizer(source if self.writes == "sound" else tokenizer, "the texts of recordings need")
         splits = self.kept_of(self.recordings())
         if not of_text.state():
             of_text.fit(recording.text for recording in splits[0])
         if self.writes == "sound" and isinstance(tokenizer, SoundTokenizer) and not tokenizer.state():
             tokenizer.spec(self.spec)
             tokenizer.fit([recording.samples for recording in splits[0]])
-        tokens = tokenizer.spec(self.spec)
-        if tokens.start is None or tokens.end is None:
-            raise ValueError(f"{type(tokenizer).__name__} has no start and end token; see TokenSpec.start")
+        ends = ends_of(tokenizer, self.spec)
         parts: list[Split] = []
         for name, split in zip(Splits._fields, splits, strict=True):
             kept = []
@@ -191,7 +188,6 @@ class RecordingData(LoadedData):
                 raise UserError(
                     f"no text of the {name} split has at most {self.sizes[1] - 1} tokens; raise data.context"
                 )
-            ends = (tokens.start, tokens.end)
             if self.writes == "text":
                 parts.append(RecordingSplit(kept, of_text, ends))
                 continue

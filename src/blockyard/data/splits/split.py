@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import torch
 from annotated_types import Gt, Lt
 from torch import Tensor
 
-from blockyard.contracts import Batch, Split, Splits
+from blockyard.contracts import Batch, Seed, Split, Splits
 from blockyard.data.splits.order import mix
 from blockyard.errors import UserError, fold
 
@@ -30,6 +30,22 @@ def check_fractions(validation: float, test: float) -> None:
             f"data.validation_fraction={validation} and data.test_fraction={test} "
             "leave nothing to train on; their sum must be below 1"
         )
+
+
+@dataclass(kw_only=True, eq=False)
+class DrawnSplits:
+    """Options of data sets that draw their validation and test split.
+
+    Options:
+        split_seed: seed of the drawn splits; independent of the run's seed, so that all seeds share them
+    """
+
+    validation_fraction: Fraction = 0.1
+    test_fraction: Fraction = 0.1
+    split_seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        check_fractions(self.validation_fraction, self.test_fraction)
 
 
 def stratified(target: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ on every machine. A hash of its token ids assigns each sequence to a split, so t
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -71,8 +71,7 @@ class SyntheticTask(LoadedData):
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Generate the splits. Raises ValueError if the task has too few different sequences to hold some out."""
-        counts = (self.samples, self.eval_samples, self.eval_samples)
-        splits = self._generate_splits(tuple(self.size_of(n, count) for n, count in enumerate(counts)))
+        splits = self._generate_splits(self.sizes_of(self.samples, self.eval_samples))
         self._fingerprint = sha256(tensor for split in splits for tensor in split if tensor is not None)
         return Splits(*(TaskSplit(split, partial(self._regenerate, n)) for n, split in enumerate(splits)))
 
@@ -84,11 +83,11 @@ class SyntheticTask(LoadedData):
 
     def _regenerate(self, split: int, count: int, factor: int) -> TaskBatch:
         """Generate sequences of a split at another length; at factor 1 they are its first ones."""
-        counts = tuple(count if number == split else 0 for number in range(3))
+        counts = [count if number == split else 0 for number in range(3)]
         (sequences,) = self.lengthened(factor)._generate_splits(counts)
         return sequences
 
-    def _generate_splits(self, counts: tuple[int, ...]) -> list[TaskBatch]:
+    def _generate_splits(self, counts: Sequence[int]) -> list[TaskBatch]:
         """Generate `counts[i]` sequences of split i, leaving out splits of none.
 
         Raises ValueError if the task has too few different ones.

@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, BatchSize, DataSpec, Length, Seed, Splits, TextTokenizer, Tokenizer
+from blockyard.contracts import Batch, BatchSize, DataSpec, Length, Splits, TextTokenizer, Tokenizer
 from blockyard.data.files.digest import sha256
 from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.row_splits import warn_of_cut
-from blockyard.data.splits.split import Fraction, by_size, check_fractions
+from blockyard.data.splits.split import DrawnSplits, by_size
+from blockyard.data.splits.text_tokenizer import text_tokenizer
 
 
 class SplitDocuments(NamedTuple):
@@ -131,7 +132,7 @@ class Lines:
 
 
 @dataclass(kw_only=True, eq=False)
-class TextData(LoadedData):
+class TextData(DrawnSplits, LoadedData):
     """Text in memory, encoded once. Subclasses implement `documents`.
 
     Options:
@@ -149,17 +150,11 @@ class TextData(LoadedData):
         test_size: test sequences to keep, likewise
     """
 
-    validation_fraction: Fraction = 0.1
-    test_fraction: Fraction = 0.1
-    split_seed: Seed = 0
     batch_size: BatchSize = 32
     eval_batch_size: BatchSize = 64
     context: Length = 128
     sample: Literal["window", "line"] = "window"
     packed: bool = False
-
-    def __post_init__(self) -> None:
-        check_fractions(self.validation_fraction, self.test_fraction)
 
     @property
     def spec(self) -> DataSpec:
@@ -173,8 +168,7 @@ class TextData(LoadedData):
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Read and encode the splits; fit the tokenizer on the training split unless its state was loaded."""
-        if not isinstance(tokenizer, TextTokenizer):
-            raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
+        tokenizer = text_tokenizer(tokenizer)
         documents = self.documents()
         self._fingerprint = sha256(text for texts in documents for text in (str(len(texts)), *texts))
         if not tokenizer.state():

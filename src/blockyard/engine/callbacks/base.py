@@ -38,6 +38,8 @@ class RunState:
     pause: set it to a reason to leave the run here, saved and unfinished, for another process to resume
     seconds: spent training so far, without evaluation and saving; max_seconds: after which the run ends, or None
     best: validation metrics of the best weights so far
+    flops_per_sample: FLOPs of training on one sample, where a callback asks for them and the peak is known
+    peak_flops: peak of all devices of the run together, in FLOP/s, where it is known
     """
 
     learner: Learner
@@ -61,6 +63,8 @@ class RunState:
     growth: Growth | None = None
     planned: StepOrder | None = None
     log_every: int = 1
+    flops_per_sample: int | None = None
+    peak_flops: float | None = None
 
     @property
     def seen(self) -> tuple[int, int]:

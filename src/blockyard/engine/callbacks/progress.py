@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from blockyard.contracts import NonNegative
 from blockyard.engine.callbacks.base import RunCallback, RunState
+from blockyard.engine.callbacks.device_stats import MFU
 from blockyard.evaluate.span_types import of_type
 
 
@@ -106,6 +107,8 @@ class Progress(RunCallback):
             minutes, rest = divmod(int((_total(state) - state.step) * seconds / steps), 60)
             parts.append(f"{count / seconds:,.0f} {unit}")
             parts.append(f"{minutes}:{rest:02d} left")
+        if MFU in values:
+            parts.append(f"{values[MFU]:.1%} of peak")
         return " ".join(parts)
 
 

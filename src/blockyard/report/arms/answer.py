@@ -112,12 +112,13 @@ def _diverged(arms: Sequence[ArmRow], expect: ExpectRow | None) -> str:
 def _interactions(effects: EffectsRow | None) -> list[str]:
     if effects is None:
         return []
-    return [
-        f"What {test.factors[0]} changes depends on {test.factors[1]} "
-        f"(F = {test.F:.3g}, corrected {p_equals(test.holm_p)})."
-        for test in effects.interactions
-        if test.holm_p is not None and test.holm_p <= ALPHA
-    ]
+    sentences = []
+    for test in effects.interactions:
+        if test.holm_p is not None and test.holm_p <= ALPHA:
+            first, second = test.factors
+            numbers = f"F = {test.F:.3g}, corrected {p_equals(test.holm_p)}"
+            sentences.append(f"What {first} changes depends on {second} ({numbers}).")
+    return sentences
 
 
 def _summary(arms: Sequence[ArmRow], baseline: str | None, metric: str, rungs: str | None) -> str:

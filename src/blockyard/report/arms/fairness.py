@@ -270,14 +270,13 @@ def _of_whole_samples(arms: Sequence[ArmRuns], metric: str) -> bool:
     name = MetricName.parse(metric).name
     if name in ("exact", "exact_match"):
         return True
-    return name.startswith(("accuracy", "top")) and all(
-        _choices(run).get("objective") == "classify" for run in _finished(arms)
-    )
-
-
-def _choices(run: LoadedRun) -> dict[str, Any]:
-    choices = run.facts.get("choices")
-    return choices if isinstance(choices, dict) else {}
+    if not name.startswith(("accuracy", "top")):
+        return False
+    for run in _finished(arms):
+        choices = run.facts.get("choices")
+        if not isinstance(choices, dict) or choices.get("objective") != "classify":
+            return False
+    return True
 
 
 def _test_samples(arms: Sequence[ArmRuns], metric: str) -> int | None:

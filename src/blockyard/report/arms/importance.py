@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
+from blockyard.config.tree import is_number
 from blockyard.errors import fold
 from blockyard.report.load.arms import ComparisonInput, format_value
 from blockyard.report.load.document import ImportanceRow, SettingRow
@@ -22,7 +22,11 @@ def importance_rows(data: ComparisonInput, means: Mapping[str, float | None]) ->
     search = (data.question or {}).get("search")
     importances = []
     for arm in data.arms:
-        tried = [setting for setting in data.tuning if setting.arm == arm.name and _is_complete(setting)]
+        tried = []
+        for setting in data.tuning:
+            is_complete = setting.state in (None, "complete") and is_number(setting.mean)
+            if setting.arm == arm.name and is_complete:
+                tried.append(setting)
         importance = _of_search(arm.name, tried, search) if search else _of_tuning(arm.name, tried)
         if importance is not None:
             importances.append(importance)
@@ -61,10 +65,6 @@ def _of_tuning(arm: str, tried: Sequence[SettingRow]) -> ImportanceRow | None:
     if shares is None:
         return None
     return ImportanceRow(arm=arm, count=len(tried), shares=shares)
-
-
-def _is_complete(row: SettingRow) -> bool:
-    return row.state in (None, "complete") and row.mean is not None and math.isfinite(row.mean)
 
 
 def importance_answer(rows: Sequence[ImportanceRow]) -> str:

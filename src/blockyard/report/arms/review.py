@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from blockyard.report.arms.savings import curve_points
 from blockyard.report.load.document import CurveRow, EffectsRow, InteractionRow
 from blockyard.report.stats.verdict import ALPHA
 from blockyard.runs.metric_name import MetricName
@@ -44,13 +45,14 @@ def still_improving(curves: Sequence[CurveRow], metric: str, direction: str) -> 
     shares: dict[str, list[float]] = {}
     ends: dict[str, list[_TrainingEnd]] = {}
     for curve in curves:
-        points = _points(curve, name, sign)
+        points = curve_points(curve, "step", name, sign)
         if len(points) >= _EVALUATIONS:
             share = _late_share(points)
             if share is not None:
                 shares.setdefault(curve.arm, []).append(share)
-        elif not _worse_at_the_end(points):
-            end = _training_end(_points(curve, _TRAINING, -1.0))
+        # A run that was better at an earlier evaluation is left out: its loss in training then falls by overfitting.
+        elif len(points) < 2 or points[-1][1] >= max(value for _, value in points[:-1]):
+            end = _training_end(curve_points(curve, "step", _TRAINING, -1.0))
             if end is not None:
                 ends.setdefault(curve.arm, []).append(end)
     late = {arm: statistics.median(late_shares) for arm, late_shares in shares.items()}
@@ -72,27 +74,13 @@ def _still(name: str, late: Mapping[str, float]) -> Iterator[str]:
         )
 
 
-def _points(curve: CurveRow, name: str, sign: float) -> list[tuple[int, float]]:
-    """Return the steps and the values of a metric, times `sign`: more is better."""
-    return [
-        (step, sign * value)
-        for step, value in zip(curve.step, curve.metrics.get(name, ()), strict=False)
-        if value is not None
-    ]
-
-
-def _late_share(points: Sequence[tuple[int, float]]) -> float | None:
+def _late_share(points: Sequence[tuple[float, float]]) -> float | None:
     """Return the share of the improvement in the last part of a run; None where it did not improve."""
     late = [value for step, value in points if step <= (1 - _LAST) * points[-1][0]]
     first, last = points[0][1], points[-1][1]
     if not late or last <= first:
         return None
     return (last - max(late)) / (last - first)
-
-
-def _worse_at_the_end(points: Sequence[tuple[int, float]]) -> bool:
-    """Return whether a run was better at an earlier evaluation: its loss in training then falls by overfitting."""
-    return len(points) > 1 and points[-1][1] < max(value for _, value in points[:-1])
 
 
 class _TrainingEnd(NamedTuple):
@@ -109,11 +97,11 @@ class _TrainingEnd(NamedTuple):
     noise: list[float]
 
 
-def _training_end(points: Sequence[tuple[int, float]]) -> _TrainingEnd | None:
+def _training_end(points: Sequence[tuple[float, float]]) -> _TrainingEnd | None:
     """Return the end of a run by its logged losses, negated; None where they are few or did not improve."""
     last_step = points[-1][0] if points else 0
 
-    def evaluations_between(start: float, end: float) -> list[tuple[int, float]]:
+    def evaluations_between(start: float, end: float) -> list[tuple[float, float]]:
         return [(step, value) for step, value in points if start * last_step < step <= end * last_step]
 
     early = [value for _, value in evaluations_between(0.1, 0.3)]

@@ -60,8 +60,8 @@ def _row(
     quotients: dict[str, dict[str, float | None]] = {unit: {} for unit in UNITS}
     for seed in sorted(by_arm[arm].keys() & by_arm[rival].keys()):
         for unit, field in UNITS.items():
-            points = _points(by_arm[arm][seed], field, metric, sign)
-            base_points = _points(by_arm[rival][seed], field, metric, sign)
+            points = curve_points(by_arm[arm][seed], field, metric, sign)
+            base_points = curve_points(by_arm[rival][seed], field, metric, sign)
             if min(len(points), len(base_points)) < EVALUATIONS:
                 continue
             target = base_points[-1][1]
@@ -75,7 +75,7 @@ def _row(
     return SavingRow(arm=arm, against=rival, metric=metric, **saved)
 
 
-def _points(curve: CurveRow, field: str, metric: str, sign: float) -> list[tuple[float, float]]:
+def curve_points(curve: CurveRow, field: str, metric: str, sign: float) -> list[tuple[float, float]]:
     """Return the evaluations of a curve as (length, value) where both are known; more is better."""
     points = []
     for length, value in zip(getattr(curve, field), curve.metrics.get(metric, ()), strict=False):
@@ -121,7 +121,12 @@ def savings_answer(savings_of_arms: Sequence[SavingRow], data: ComparisonInput) 
     """
     if (data.question or {}).get("ladder"):
         return ""
-    unit = _unit(data)
+    # Of the budget that the arms share, the saved part counts.
+    unit = "steps"
+    for limited, option in _LIMITS.items():
+        if all((arm.config.get("trainer") or {}).get(option) is not None for arm in data.arms):
+            unit = limited
+            break
     parts = []
     for row in savings_of_arms:
         saved: SavedRow | None = getattr(row, unit)
@@ -134,14 +139,6 @@ def savings_answer(savings_of_arms: Sequence[SavingRow], data: ComparisonInput) 
         named.append(f"{len(parts) - _MAX_NAMED} more arms are in comparison.json")
     against, metric = savings_of_arms[0].against, savings_of_arms[0].metric
     return f"Of the {_SHOWN[unit]} that {against} takes to its last {metric}, {'; '.join(named)}."
-
-
-def _unit(data: ComparisonInput) -> str:
-    """Return the unit of the budget that the arms share: what is saved of it is what counts."""
-    for unit, option in _LIMITS.items():
-        if all((arm.config.get("trainer") or {}).get(option) is not None for arm in data.arms):
-            return unit
-    return "steps"
 
 
 def _share_text(saved: SavedRow) -> str:

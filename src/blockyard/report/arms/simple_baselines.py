@@ -114,9 +114,9 @@ def better_baseline(
     for name in dict.fromkeys(row.name for row in baselines):
         better = []
         for arm, mean in means.items():
-            value = _value(baselines, name, arm)
-            if value is not None and sign * (value - mean) > 0:
-                better.append(value)
+            values = [row.value for row in baselines if row.name == name and (row.arms is None or arm in row.arms)]
+            if values and values[0] is not None and sign * (values[0] - mean) > 0:
+                better.append(values[0])
         # A baseline of some arms only says nothing about the others.
         if len(better) == len(means):
             ahead[name] = max(better, key=lambda value: sign * value)
@@ -131,10 +131,3 @@ def better_baseline(
     else:
         who = f"all {len(means)} arms (at best {best:.3g}) are"
     return f"On {metric} {who} worse than the {KIND} {name} ({ahead[name]:.3g})."
-
-
-def _value(baselines: Sequence[BaselineRow], name: str, arm: str) -> float | None:
-    for row in baselines:
-        if row.name == name and (row.arms is None or arm in row.arms):
-            return row.value
-    return None

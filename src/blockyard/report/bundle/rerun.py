@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.config.tree import Node
+from blockyard.engine.callbacks.device_stats import PREFIX
 from blockyard.engine.run import train
 from blockyard.errors import UserError, quoted
 from blockyard.report.bundle.scrubbing import scrubbed_keys
@@ -160,7 +161,7 @@ def _rows_by_step(run: RunFolder) -> dict[int, Mapping[str, Any]]:
 def _unlike_values(where: str, recorded: Mapping[str, Any], repeated: Mapping[str, Any]) -> Iterator[str]:
     """Yield a sentence for each value that has other bits, except the metrics of speed and memory."""
     for name in dict.fromkeys([*recorded, *repeated]):
-        if name in _CLOCK:
+        if name in _CLOCK or name.startswith(PREFIX):
             continue
         was, now = recorded.get(name), repeated.get(name)
         if was is None or now is None:

@@ -35,11 +35,12 @@ def scrubbed(value: Any, recorded: tuple[str, ...] = ()) -> Any:
 
     def copied(item: Any, key: str) -> Any:
         if isinstance(item, Mapping):
-            return {
-                str(name): content(each) if name in _CONTENT else copied(each, str(name))
-                for name, each in item.items()
-                if name not in _LEFT_OUT and not (key == "host" and name == _HOST_NAME)
-            }
+            kept = {}
+            for name, entry in item.items():
+                if name in _LEFT_OUT or (key == "host" and name == _HOST_NAME):
+                    continue
+                kept[str(name)] = content(entry) if name in _CONTENT else copied(entry, str(name))
+            return kept
         if isinstance(item, list | tuple):
             return [copied(each, key) for each in item]
         if isinstance(item, str):

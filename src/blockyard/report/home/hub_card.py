@@ -16,7 +16,6 @@ from pathlib import Path
 from huggingface_hub import EvalResult, ModelCardData
 
 from blockyard.config.choices.catalog import section
-from blockyard.contracts import DataModule
 from blockyard.errors import UserError
 from blockyard.report.home.page import sweeps
 from blockyard.report.render.markdown import escape
@@ -197,20 +196,14 @@ def _data(loaded: Loaded) -> str:
         rows.append(["samples", ", ".join(sizes)])
     if "fingerprint" in recorded:
         rows.append(["fingerprint", str(recorded["fingerprint"])])
+    module = type(loaded.data).__module__
     # The docstring of a module that reads the user's files names the source of their format, not of the data.
-    source = "" if getattr(loaded.data, "path", None) else section(_docstring(loaded.data), "Source")
-    if source:
-        rows.append(["source", source])
+    if module.startswith("blockyard.") and not getattr(loaded.data, "path", None):
+        source = section(sys.modules[module].__doc__ or "", "Source")
+        if source:
+            rows.append(["source", source])
     rows.append(["licence", loaded.data.licence() or "not known to blockyard"])
     return _table(["", ""], rows)
-
-
-def _docstring(data: DataModule) -> str:
-    """Return the docstring of the module of a data set of blockyard's own; "" of anybody else's."""
-    name = type(data).__module__
-    if name.startswith("blockyard."):
-        return sys.modules[name].__doc__ or ""
-    return ""
 
 
 def _use(model: LibraryModel) -> Iterator[str]:

@@ -94,8 +94,12 @@ class HomeDocument(TypedDict):
 
 def home(root: Path, records: Sequence[RunRecord]) -> HomeDocument:
     """Return the content of the page of the runs `records` under `root`, and of all sweeps there."""
-    options = [_options(record) for record in records]
+    options: list[dict[str, str]] = []  # of each run, as text
+    for record in records:
+        flat = flatten({key: value for key, value in record.config.items() if not is_other(key)})
+        options.append({key: _text(value)[:MAX_TEXT] for key, value in flat.items()})
     keys = _differing(options)
+    common = set.intersection(*(set(values.items()) for values in options)) if options else set()
     families = _families(records)
     recorded: Counter[str] = Counter()
     directions: dict[str, str] = {}
@@ -112,7 +116,7 @@ def home(root: Path, records: Sequence[RunRecord]) -> HomeDocument:
         "title": root.absolute().name,
         "sweeps": sweeps(root),
         "keys": keys,
-        "shared": _shared(options),
+        "shared": dict(sorted(common)),
         "directions": directions,
         "metrics": metrics,
         "ranges": ranges,
@@ -194,12 +198,6 @@ def _run(root: Path, record: RunRecord, options: dict[str, str], keys: list[str]
     }
 
 
-def _options(record: RunRecord) -> dict[str, str]:
-    """Return every option of a run as text, JSON for all but texts."""
-    flat = flatten({key: value for key, value in record.config.items() if not is_other(key)})
-    return {key: _text(value)[:MAX_TEXT] for key, value in flat.items()}
-
-
 def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
@@ -217,14 +215,6 @@ def _differing(options: list[dict[str, str]]) -> list[str]:
             differing.append(key)
     differing.sort(key=lambda key: -counts[key])
     return sorted(differing[:MAX_OPTIONS])
-
-
-def _shared(options: list[dict[str, str]]) -> dict[str, str]:
-    """Return the options that are the same in all runs, with their value."""
-    if not options:
-        return {}
-    common = set.intersection(*(set(values.items()) for values in options))
-    return dict(sorted(common))
 
 
 def _families(records: Sequence[RunRecord]) -> list[str]:

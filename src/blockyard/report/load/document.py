@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -651,8 +651,13 @@ class ProvenanceRow:
 def plain(value: Any) -> Any:
     """Return a copy that JSON can hold: dicts for dataclasses, None for NaN and infinity, text for keys and paths."""
     if is_dataclass(value):
-        parts = {part.name: getattr(value, part.name) for part in fields(value)}
-        return {part.name: plain(parts[part.name]) for part in fields(value) if _is_written(part, parts[part.name])}
+        document = {}
+        for part in fields(value):
+            content = getattr(value, part.name)
+            when = part.metadata.get(_IN_JSON)
+            if when is None or (when == "unless None" and content is not None) or (when == "unless empty" and content):
+                document[part.name] = plain(content)
+        return document
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -662,13 +667,6 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     return str(value)
-
-
-def _is_written(part: Field[Any], value: Any) -> bool:
-    when = part.metadata.get(_IN_JSON)
-    if when == "unless empty":
-        return bool(value)
-    return when is None or (when == "unless None" and value is not None)
 
 
 def read_document(content: object) -> ComparisonDocument:
@@ -682,7 +680,7 @@ def read_document(content: object) -> ComparisonDocument:
 def _read_part(kind: type[Part], content: object) -> Part:
     if not isinstance(content, Mapping):
         raise ValueError(f"{kind.__name__}: expected a mapping, not {type(content).__name__}")
-    hints = _hints(kind)  # type: ignore[arg-type]  # a class is hashable
+    hints = _type_hints(kind)  # type: ignore[arg-type]  # a class is hashable
     values: dict[str, Any] = {}
     # Keys of a later release are left out: nothing here shows them.
     for part in fields(kind):  # type: ignore[arg-type]
@@ -716,9 +714,7 @@ def _read_value(kind: Any, value: Any) -> Any:
     return _read_value(max(members, key=lambda member: len(_parts_of(member) & set(value))), value)
 
 
-@cache
-def _hints(kind: type[Part]) -> dict[str, Any]:
-    return get_type_hints(kind)
+_type_hints = cache(get_type_hints)
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -220,7 +220,13 @@ def _merge(
     if not by:
         selected, notes = keep_best_trials(selected, resolved.listed)
     names = names or [path.name for path in resolved.runs[:1]]
-    title = " and ".join(names) if plans else _folder_name(paths)
+    if plans:
+        title = " and ".join(names)
+    else:
+        folders = {path.absolute().parents[1] for path in paths}  # each holds runs as NAME-HASH/sSEED
+        title = "runs"
+        if len(folders) == 1:
+            title = folders.pop().name or title  # the root of a file system has no name
     of_sweeps = {sweep.metric for sweep in sweeps}
     if metric is None and len(of_sweeps) == 1:
         (metric,) = of_sweeps
@@ -231,14 +237,6 @@ def _merge(
     if sweeps and not resolved.runs:
         return _with_question(result, sweeps, by)
     return result
-
-
-def _folder_name(runs: Iterable[Path]) -> str:
-    """Return the name of the folder that holds all runs, NAME-HASH/sSEED each; "runs" where there are several."""
-    folders = {path.absolute().parents[1] for path in runs}
-    if len(folders) > 1:
-        return "runs"
-    return folders.pop().name or "runs"  # the root of a file system has no name
 
 
 def _with_question(result: ComparisonInput, sweeps: list[ComparisonInput], by: Sequence[str]) -> ComparisonInput:

@@ -106,7 +106,10 @@ def read_run(
     if status.finished and not summary:
         reason = damage or f"finished, but has no {SUMMARY}"
     elif status.finished:
-        not_finite = _not_finite(summary.get("metrics"))
+        metrics = summary.get("metrics")
+        if not isinstance(metrics, dict):
+            metrics = {}
+        not_finite = [name for name, value in metrics.items() if not is_number(value)]
         if not_finite:
             reason = f"not a finite number: {', '.join(not_finite)}"
     if summary:
@@ -137,9 +140,3 @@ def _read_mapping(path: Path) -> tuple[dict[str, Any], str | None]:
     if isinstance(content, dict):
         return (content, None)
     return ({}, f"{path.name} is damaged (not a mapping)")
-
-
-def _not_finite(metrics: object) -> list[str]:
-    if not isinstance(metrics, dict):
-        return []
-    return [name for name, value in metrics.items() if not is_number(value)]

@@ -62,7 +62,8 @@ def render(
     """
     document = read_document(comparison)
     scripts: Sequence[str] = SCRIPTS
-    if live is None and not _has_layers(document):
+    has_layers = any(_OF_LAYER.fullmatch(name) for curve in document.curves for name in curve.metrics)
+    if live is None and not has_layers:
         scripts = tuple(name for name in SCRIPTS if name != "layers")
     style = _style()
     script = joined_script(scripts)
@@ -162,11 +163,6 @@ def _without_script(comparison: ComparisonDocument) -> str:
         cells = [f"<td>{html.escape(_text(value))}</td>" for value in (arm.name, arm.n, arm.mean, arm.verdict)]
         rows += f"<tr>{''.join(cells)}"  # HTML needs no end tag here
     return f"{paragraphs}<table>{rows}</table>"
-
-
-def _has_layers(document: ComparisonDocument) -> bool:
-    """Return whether a curve has the metric of a layer."""
-    return any(_OF_LAYER.fullmatch(name) for curve in document.curves for name in curve.metrics)
 
 
 def _text(value: Any) -> str:

@@ -55,6 +55,9 @@ function scaled(x, base, units, precision = 3) {
 const count = (x, precision) => scaled(x, 1000, ["", "k", "M", "G", "T", "P", "E", "Z"], precision);
 const bytes = (x, precision) => scaled(x, 1024, ["B", "KiB", "MiB", "GiB", "TiB"], precision);
 
+/** A share: "39.6 %". */
+const percent = (x, precision) => (known(x) ? `${short(100 * x, precision)}\u00a0%` : NONE);
+
 /** A duration. */
 function time(x, precision = 3) {
   if (!known(x)) return NONE;

@@ -32,6 +32,7 @@ const COSTS = {
   flops_per_sample: { name: "Training FLOPs per sample", format: count },
   step_seconds: { name: "Step time", format: time, measured: true },
   samples_per_second: { name: "Throughput", unit: "samples/s", format: count, more: true, measured: true },
+  mfu: { name: "Share of peak (MFU)", format: percent, more: true, measured: true },
   peak_memory: { name: "Peak memory", format: bytes, measured: true },
   cache_bytes_per_token: { name: "Cache per token", format: bytes },
   decode_tokens_per_second: { name: "Decoding", unit: "tokens/s", format: count, more: true, measured: true },

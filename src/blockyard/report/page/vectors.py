@@ -54,7 +54,9 @@ def content_of(embeddings: Embeddings, *, neighbours: int, projection: Projectio
     shown = np.unique(np.linspace(0, total - 1, min(total, MOST_SHOWN)).round().astype(int))
     kept = np.unique(np.concatenate([shown, index[shown].ravel()]))  # neighbours have names too
     number = {int(old): new for new, old in enumerate(kept)}
-    names = [_name(embeddings, i) for i in kept]
+    names = [embeddings.names[i] for i in kept]
+    if embeddings.tokens is not None:
+        names = [f"{embeddings.tokens[i]} in {embeddings.names[i]}" for i in kept]
     facts = [
         f"{total:,} vectors of {embeddings.vectors.shape[1]} numbers: layer {meta['layer']}, pool {meta['pool']}, "
         f"of {meta['run']} ({meta['weights']})"
@@ -84,12 +86,6 @@ def content_of(embeddings: Embeddings, *, neighbours: int, projection: Projectio
         "cosines": [_rounded(cosine[old]) for old in shown],
         "pictures": pictures,
     }
-
-
-def _name(embeddings: Embeddings, i: int) -> str:
-    if embeddings.tokens is None:
-        return embeddings.names[i]
-    return f"{embeddings.tokens[i]} in {embeddings.names[i]}"
 
 
 def _class_names(embeddings: Embeddings) -> list[str]:

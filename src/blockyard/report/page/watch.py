@@ -6,7 +6,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -89,7 +89,10 @@ class WatchedComparison:
             self._next_check = time.monotonic() + _MIN_INTERVAL / 4
             return
         started, first = time.monotonic(), self._snapshot is None
-        self._snapshot = _snapshot(self._compare())
+        small = thin(linked(self._compare(), None))  # a server of two paths has no folders to link to
+        data = encode(small).encode()
+        etag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
+        self._snapshot = Snapshot(render(small, live=DATA_PATH, etag=etag).encode(), data, etag)
         self._fingerprint = now
         # The first comparison also imports the statistics libraries, so its duration does not predict the next.
         duration = 0.0 if first else time.monotonic() - started
@@ -111,13 +114,6 @@ def empty(title: str) -> dict[str, Any]:
         ComparisonDocument(title=title, metric="", direction="max", answer="", cost_axis=None)
     )
     return document
-
-
-def _snapshot(comparison: Mapping[str, Any]) -> Snapshot:
-    small = thin(linked(comparison, None))  # a server of two paths has no folders to link to
-    data = encode(small).encode()
-    etag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
-    return Snapshot(render(small, live=DATA_PATH, etag=etag).encode(), data, etag)
 
 
 @lru_cache(maxsize=64)

@@ -21,6 +21,7 @@ COSTS = (  # key, header, base of the prefix
     ("flops_per_sample", "training FLOPs/sample", 1000),
     ("step_seconds", "step", 1),
     ("samples_per_second", "samples/s", 1000),
+    ("mfu", "of peak", 1),
     ("decode_tokens_per_second", "decoded/s", 1000),
     ("peak_memory", "memory", 1024),
     ("cache_bytes_per_token", "cache/token", 1024),
@@ -182,7 +183,12 @@ def costs(data: ComparisonDocument) -> tuple[list[str], list[list[str]]]:
 def _cost(value: float | None, ratio: float | None, key: str, base: int) -> str:
     if value is None:
         return ""
-    text = duration(value) if key in ("step_seconds", "seconds") else with_prefix(value, base)
+    if key == "mfu":
+        text = f"{value:.1%}"
+    elif key in ("step_seconds", "seconds"):
+        text = duration(value)
+    else:
+        text = with_prefix(value, base)
     if ratio is None or abs(ratio - 1) < 0.005:
         return text
     return f"{text} ({ratio:.2f}x)"
@@ -354,6 +360,8 @@ def cost_notes(data: ComparisonDocument) -> list[str]:
     lines = []
     if data.baseline:
         lines.append(f"(x): times the cost of {reference(data)}")
+    if any(arm.cost.get("mfu") is not None for arm in data.arms):
+        lines.append("of peak: training FLOPs a second as a share of the device's peak (MFU)")
     if data.provenance.memory == "process resident":
         lines.append("memory: peak of the whole process, libraries included")
     lines.append(f"Pareto: no other arm is at least as good in {data.metric} and {axis(data)}, and better in one")

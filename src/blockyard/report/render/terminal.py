@@ -136,10 +136,7 @@ def _list(screen: Console, title: str, lines: list[str]) -> None:
         screen.print()
         screen.print(title, style="bold")
         for line in lines:
-            screen.print(_indented(line, screen))
-
-
-def _indented(line: str, screen: Console) -> str:
-    if not screen.is_terminal:
-        return f"  {line}"
-    return textwrap.fill(line, screen.width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+            indented = f"  {line}"
+            if screen.is_terminal:
+                indented = textwrap.fill(indented, screen.width, subsequent_indent="    ", break_on_hyphens=False)
+            screen.print(indented)

@@ -95,7 +95,12 @@ def _read(records: Iterable[LoadedRun]) -> tuple[dict[str, Runs], list[str]]:
                 read.append((record, predictions))
     if not read:
         return {}, problems
-    keys = [_key(predictions) for _, predictions in read]
+    keys: list[tuple[object, ...]] = []  # runs with the same key are compared sample by sample
+    for _, predictions in read:
+        shape = predictions.meta.get("classes")
+        if predictions.kind == "values":
+            shape = predictions["target"].shape
+        keys.append((predictions.kind, predictions.meta.get("fingerprint"), predictions["sample"].tobytes(), shape))
     others: list[str] = []
     most = Counter(keys).most_common(1)[0][0]
     by_arm: dict[str, Runs] = {}
@@ -111,14 +116,6 @@ def _read(records: Iterable[LoadedRun]) -> tuple[dict[str, Runs], list[str]]:
     if len(arms) > MAX_ARMS:
         problems.append(f"only the first {MAX_ARMS} of {len(arms)} arms are read")
     return by_arm, problems
-
-
-def _key(predictions: SamplePredictions) -> tuple[object, ...]:
-    """Return a key that two runs must share to be compared sample by sample."""
-    shape = predictions.meta.get("classes")
-    if predictions.kind == "values":
-        shape = predictions["target"].shape
-    return (predictions.kind, predictions.meta.get("fingerprint"), predictions["sample"].tobytes(), shape)
 
 
 def _class_names(record: LoadedRun, predictions: SamplePredictions) -> list[str]:

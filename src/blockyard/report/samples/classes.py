@@ -30,7 +30,10 @@ def class_table(arm: str, runs: list[SamplePredictions]) -> ClassTable:
     classes = max(map(class_count, runs))
     counts = [confusion(run, classes) for run in runs]
     total = np.sum(counts, axis=0)
-    scores = _mean([class_scores(matrix) for matrix in counts])  # (V, 4)
+    of_runs = np.stack([class_scores(matrix) for matrix in counts])  # (runs, V, 4)
+    finite = np.isfinite(of_runs)
+    with np.errstate(invalid="ignore"):  # a score that no run has stays 0 / 0
+        scores = np.where(finite, of_runs, 0).sum(0) / finite.sum(0)  # (V, 4)
     f1 = scores[:, 2]
     # Classes without an F1 come last: 2 is above the highest F1.
     shown = np.argsort(np.nan_to_num(f1, nan=2.0), kind="stable")[:MAX_CLASSES]
@@ -81,7 +84,9 @@ def class_count(predictions: SamplePredictions) -> int:
 
 def confusion(predictions: SamplePredictions, classes: int) -> np.ndarray:
     """Return the counts (V, V) int64: rows are the classes of the targets, columns the predicted ones."""
-    target, predicted = _labelled(predictions)
+    labelled = predictions["target"] >= 0
+    target = predictions["target"][labelled].astype(np.int64)
+    predicted = predictions["top"][labelled, 0].astype(np.int64)
     return np.bincount(target * classes + predicted, minlength=classes * classes).reshape(classes, classes)
 
 
@@ -110,12 +115,6 @@ def calibration(predictions: SamplePredictions) -> Calibration:
     return Calibration(count, mean_confidence, accuracy, ece)
 
 
-def _labelled(predictions: SamplePredictions) -> tuple[np.ndarray, np.ndarray]:
-    """Return targets and predicted classes of the samples that have a target."""
-    labelled = predictions["target"] >= 0
-    return predictions["target"][labelled].astype(np.int64), predictions["top"][labelled, 0].astype(np.int64)
-
-
 def _confused(counts: np.ndarray) -> list[list[int]]:
     """Return the most frequent confusions: [class, predicted class, number of samples]."""
     wrong = counts - np.diag(np.diag(counts))
@@ -136,14 +135,6 @@ def _pooled(counts: list[np.ndarray], means: list[np.ndarray]) -> list[float | N
     with np.errstate(invalid="ignore"):
         pooled = np.asarray(np.sum(sums, axis=0) / np.sum(counts, axis=0))
     return [_number(value) for value in pooled]
-
-
-def _mean(scores: list[np.ndarray]) -> np.ndarray:
-    """Return the mean over runs (V, 4), each score without the runs in which it is 0 / 0."""
-    stack = np.stack(scores)
-    finite = np.isfinite(stack)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(finite, stack, 0).sum(0) / finite.sum(0))
 
 
 def _number(value: float) -> float | None:

@@ -6,6 +6,7 @@ Factors are coded as deviations from their mean (sum coding). An effect compares
 its factor, averaged over all levels of the other factors with equal weight.
 
 Source: Fisher 1935, The Design of Experiments, chap. 6 (factorial design, randomised blocks).
+Reference: statsmodels OLS, t_test and f_test
 """
 
 from __future__ import annotations
@@ -35,6 +36,62 @@ class Design:
     terms: dict[tuple[str, ...], list[int]]  # factor, or pair of factors -> its columns
 
 
+@dataclass(frozen=True)
+class Fit:
+    """An ordinary least-squares fit, with what its tests need."""
+
+    coefficients: np.ndarray  # (columns,)
+    covariance: np.ndarray | None  # of the coefficients, (columns, columns); None where nothing can be tested
+    free: int  # degrees of freedom of the residuals
+
+    def t_test(self, contrast: np.ndarray) -> tuple[Limits | None, float | None]:
+        """Return the 95 % interval of a contrast (columns,) of the coefficients, and its two-sided p."""
+        from scipy import stats
+
+        if self.covariance is None:
+            return None, None
+        effect = float(contrast @ self.coefficients)
+        error = math.sqrt(contrast @ self.covariance @ contrast)
+        half = float(stats.t.ppf(0.975, self.free)) * error
+        p = 2.0 * float(stats.t.sf(abs(effect) / error, self.free))
+        return (effect - half, effect + half), p
+
+    def f_test(self, columns: list[int]) -> tuple[float | None, float | None]:
+        """Return F and p of the hypothesis that the coefficients of these columns are all zero."""
+        import numpy as np
+        from scipy import stats
+
+        if self.covariance is None:
+            return None, None
+        tested = self.coefficients[columns]
+        covariance = self.covariance[np.ix_(columns, columns)]
+        statistic = float(tested @ np.linalg.solve(covariance, tested)) / len(columns)
+        return statistic, float(stats.f.sf(statistic, len(columns), self.free))
+
+
+def least_squares(columns: np.ndarray, target: np.ndarray, inflation: float = 1.0) -> Fit:
+    """Return the fit of target (cells,) by columns (cells, columns) of full rank.
+
+    Without degrees of freedom, or with residuals that are rounding errors only, it has no covariance: a p computed
+    from them would mean nothing.
+
+    inflation: factor of the covariance
+    """
+    import numpy as np
+
+    inverse = np.linalg.pinv(columns)  # (columns, cells)
+    coefficients = inverse @ target
+    free = len(target) - columns.shape[1]
+    if free <= 0:
+        return Fit(coefficients, None, free)
+    residuals = target - columns @ coefficients
+    variance = float(residuals @ residuals) / free
+    scale = float(abs(target).max()) or 1.0
+    if math.sqrt(variance) <= 1e-7 * scale:
+        return Fit(coefficients, None, free)
+    return Fit(coefficients, inflation * variance * inverse @ inverse.T, free)
+
+
 def design_matrix(
     rows: Sequence[tuple[Mapping[str, str], int, float]],
     factors: Mapping[str, Sequence[str]],
@@ -55,11 +112,9 @@ def design_matrix(
         terms[(factor,)] = list(range(len(columns), len(columns) + len(coded)))
         columns += coded
     for first, second in pairs:
-        products = [
-            [a * b for a, b in zip(columns[i], columns[j], strict=True)]
-            for i in terms[(first,)]
-            for j in terms[(second,)]
-        ]
+        products: list[list[float]] = []
+        for i, j in itertools.product(terms[(first,)], terms[(second,)]):
+            products.append([a * b for a, b in zip(columns[i], columns[j], strict=True)])
         terms[(first, second)] = list(range(len(columns), len(columns) + len(products)))
         columns += products
     return Design(np.asarray(columns).T, terms)  # (cells, columns)
@@ -67,7 +122,8 @@ def design_matrix(
 
 def _coded(values: Sequence[Any], levels: Sequence[Any], number: int) -> list[float]:
     """Sum coding: 1 at level `number`, -1 at the last level, else 0."""
-    return [1.0 if value == levels[number] else -1.0 if value == levels[-1] else 0.0 for value in values]
+    codes = {levels[-1]: -1.0, levels[number]: 1.0}
+    return [codes.get(value, 0.0) for value in values]
 
 
 def factors_of(levels: Levels) -> dict[str, list[str]]:
@@ -93,46 +149,40 @@ def grid_effects(values: Values, levels: Levels, inflation: float = 1.0) -> Effe
     inflation: of variances, where seeds have overlapping splits (`resplit`)
     """
     import numpy as np
-    import statsmodels.api as sm
 
     factors = {factor: of for factor, of in factors_of(levels).items() if len(of) > 1}
-    rows = [
-        (levels[arm], seed, value)
-        for arm, by_seed in values.items()
-        for seed, value in finite(by_seed).items()
-        if arm in levels
-    ]
+    rows = []
+    for arm, by_seed in values.items():
+        if arm in levels:
+            rows += [(levels[arm], seed, value) for seed, value in finite(by_seed).items()]
     seeds = sorted({seed for _, seed, _ in rows})
     if not rows or not factors:
         return None
     lost = sum(len(diverged_seeds(values[arm])) for arm in levels if arm in values)
     pairs = list(itertools.combinations(factors, 2))
     design = design_matrix(rows, factors, pairs, seeds)
-    # Without full rank an effect is not identified, and statsmodels would return one of many solutions.
+    # Without full rank an effect is not identified: the least squares have many solutions.
     if np.linalg.matrix_rank(design.columns) < design.columns.shape[1]:
         pairs = []  # cells are missing: not every pair of levels occurs
         design = design_matrix(rows, factors, pairs, seeds)
         if np.linalg.matrix_rank(design.columns) < design.columns.shape[1]:
             return None
-    free = len(rows) - design.columns.shape[1]
     target = np.asarray([value for _, _, value in rows])
-    fit = None
-    if free > 0 and not lost:
-        fit = sm.OLS(target, design.columns).fit()
-    coefficients = np.linalg.lstsq(design.columns, target, rcond=None)[0]
+    fit = least_squares(design.columns, target, inflation)
+    if lost:
+        fit = replace(fit, covariance=None)
     means = _means(rows)
-    main = [
-        _effect(fit, coefficients, design, factor, of, level, inflation)
-        for factor, of in factors.items()
-        for level in range(1, len(of))
-    ]
-    interactions = [_interaction(fit, design, pair, factors, means, inflation) for pair in pairs]
+    main = []
+    for factor, of in factors.items():
+        for level in range(1, len(of)):
+            main.append(_effect(fit, design, factor, of, level))
+    interactions = [_interaction(fit, design, pair, factors, means) for pair in pairs]
     terms = ["seed", *factors, *(f"{a}:{b}" for a, b in pairs)]
     note = ""
     if lost:
         runs = "1 run" if lost == 1 else f"{lost} runs"
         note = f" (not tested: {runs} ended with a loss that is not finite, and the effects are those of the others)"
-    elif fit is None:
+    elif fit.free <= 0:
         note = " (no degrees of freedom left for tests)"
     if len(factors) > 1 and not pairs:
         note += " (interactions left out: cells are missing)"
@@ -166,9 +216,7 @@ def single_factor_effects(results: Mapping[str, ArmResult], levels: Levels, base
     return EffectsRow(main=main, interactions=[], formula="each level against the reference, paired by seed")
 
 
-def _effect(
-    fit: Any, coefficients: np.ndarray, design: Design, factor: str, of: Sequence[str], level: int, inflation: float
-) -> MainEffectRow:
+def _effect(fit: Fit, design: Design, factor: str, of: Sequence[str], level: int) -> MainEffectRow:
     import numpy as np
 
     # The level's coefficient minus that of the first; the last level's coefficient is minus the sum of the others.
@@ -179,38 +227,22 @@ def _effect(
         contrast[columns[level]] += 1.0
     else:
         contrast[columns] -= 1.0
-    effect = float(contrast @ coefficients)
-    interval: Limits | None = None
-    p: float | None = None
-    if fit is not None and not _exact(fit):
-        test = fit.t_test(contrast, cov_p=inflation * fit.cov_params())
-        low, high = test.conf_int()[0]
-        effect = float(test.effect[0])
-        interval = (float(low), float(high))
-        p = float(test.pvalue)
+    effect = float(contrast @ fit.coefficients)
+    interval, p = fit.t_test(contrast)
     return MainEffectRow(
         factor=factor, level=of[level], reference=of[0], effect=effect, interval=interval, p=p, holm_p=None
     )
 
 
 def _interaction(
-    fit: Any,
+    fit: Fit,
     design: Design,
     pair: tuple[str, str],
     factors: Mapping[str, Sequence[str]],
     means: Mapping[tuple[str, str, str, str], float],
-    inflation: float,
 ) -> InteractionRow:
-    import numpy as np
-
     first, second = pair
-    statistic: float | None = None
-    p: float | None = None
-    if fit is not None and not _exact(fit):
-        rows = np.eye(design.columns.shape[1])[design.terms[pair]]
-        test = fit.f_test(rows, cov_p=inflation * fit.cov_params())
-        statistic = float(test.fvalue)
-        p = float(test.pvalue)
+    statistic, p = fit.f_test(design.terms[pair])
     return InteractionRow(
         factors=[first, second],
         F=statistic,
@@ -219,12 +251,6 @@ def _interaction(
         cells=[[means.get((first, a, second, b)) for b in factors[second]] for a in factors[first]],
         levels=[list(factors[first]), list(factors[second])],
     )
-
-
-def _exact(fit: Any) -> bool:
-    """Return whether the residuals are rounding errors only: a p computed from them would mean nothing."""
-    scale = float(abs(fit.model.endog).max()) or 1.0
-    return math.sqrt(float(fit.mse_resid)) <= 1e-7 * scale
 
 
 def _means(rows: Sequence[tuple[Mapping[str, str], int, float]]) -> dict[tuple[str, str, str, str], float]:

@@ -21,14 +21,13 @@ Error rates: `benchmarks/verdicts.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from blockyard.report.load.document import ClauseRow, Difference, ExpectRow
 from blockyard.report.stats.intervals import LEVEL
 from blockyard.report.stats.metric_range import room
 from blockyard.report.stats.paired import (
-    Values,
     diverged_runs,
     finite,
     outcomes,
@@ -200,7 +199,10 @@ def of_one_family(
         gap = result.difference
         if gap is None:
             continue
-        clause = _clause_of(expect.clauses, arm, rivals.get(arm))
+        rival = rivals.get(arm)
+        matching = [clause for clause in expect.clauses if clause.arms in ((arm, rival), (rival, arm))]
+        decided = [clause for clause in matching if clause.verdict != "undecided"]
+        clause = next(iter(decided or matching), None)
         if clause is None:
             text = f"Not asked: no clause compares it with {rivals[arm]}."
             if gap.diverged:
@@ -219,13 +221,6 @@ def of_one_family(
     return family
 
 
-def _clause_of(clauses: Sequence[ClauseRow], arm: str, rival: str | None) -> ClauseRow | None:
-    """Return the clause that compares an arm with its rival, a decided one before others; None where there is none."""
-    matching = [clause for clause in clauses if clause.arms in ((arm, rival), (rival, arm))]
-    decided = [clause for clause in matching if clause.verdict != "undecided"]
-    return next(iter(decided or matching), None)
-
-
 def _verdict_of_arm(clause: ClauseRow, arm: str, result: ArmResult) -> str:
     assert clause.arms is not None
     if result.verdict == TOO_FEW:
@@ -234,14 +229,6 @@ def _verdict_of_arm(clause: ClauseRow, arm: str, result: ArmResult) -> str:
         return UNDECIDED
     second = int(arm == clause.arms[1])
     return _OF_ARMS[clause.decision][second]
-
-
-def _sums(claim: Claim) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the arms of both sides. (a - b) - (c - d) = (a + d) - (b + c)."""
-    if claim.minus is None:
-        return ((claim.arm,), (claim.other,))
-    second, fourth = claim.minus
-    return (claim.arm, fourth), (second, claim.other)
 
 
 def _difference(
@@ -258,35 +245,22 @@ def _difference(
     """
     diverged = diverged_runs(claim.arms, values)
     if differ:
-        gap = differ(*_sums(claim))
+        gap = differ(*claim.sums)
         if diverged:
             return replace(gap, t_p=None, permutation_p=None, diverged=diverged)
         return gap
     if signs or (diverged and claim.minus is None):
         gap = sign_difference(outcomes(values[claim.arm]), outcomes(values[claim.other]), direction)
         return replace(gap, diverged=diverged)
-    left, right = _paired(claim, {arm: finite(values[arm]) for arm in claim.arms})
-    gap = paired_difference(left, right)
+    sides = []
+    for arms in claim.sums:
+        ended = [finite(values[arm]) for arm in arms]
+        seeds = set.intersection(*map(set, ended))
+        sides.append({seed: math.fsum(by_seed[seed] for by_seed in ended) for seed in seeds})
+    gap = paired_difference(*sides)
     if diverged:
         return replace(gap, t_p=None, permutation_p=None, diverged=diverged)
     return gap
-
-
-def _paired(claim: Claim, values: Values) -> tuple[dict[int, float], dict[int, float]]:
-    """Return the two sides of a claim, by seed. A contrast has sums: (a - b) - (c - d) = (a + d) - (b + c).
-
-    The sums are as large as the metric, so that differences within its rounding count as equal, as between arms.
-    """
-    if claim.minus is None:
-        return dict(values[claim.arm]), dict(values[claim.other])
-    a = values[claim.arm]
-    b = values[claim.minus[0]]
-    c = values[claim.other]
-    d = values[claim.minus[1]]
-    seeds = a.keys() & b.keys() & c.keys() & d.keys()
-    left = {seed: a[seed] + d[seed] for seed in seeds}
-    right = {seed: b[seed] + c[seed] for seed in seeds}
-    return left, right
 
 
 @dataclass(frozen=True)

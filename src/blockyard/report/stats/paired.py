@@ -154,7 +154,7 @@ def permutation_p(gaps: np.ndarray, scale: float) -> tuple[float, bool]:
     # Flipping a sign is swapping the pair, in two samples that differ by `gaps`.
     test = stats.permutation_test(
         (gaps / 2, -gaps / 2),
-        _mean_difference,
+        lambda first, second, axis: (first - second).mean(axis=axis),
         permutation_type="samples",
         vectorized=True,
         n_resamples=2**EXACT_UP_TO if n <= EXACT_UP_TO else SAMPLED,
@@ -165,10 +165,6 @@ def permutation_p(gaps: np.ndarray, scale: float) -> tuple[float, bool]:
     if n <= EXACT_UP_TO:
         return as_extreme / len(test.null_distribution), False
     return (as_extreme + 1) / (SAMPLED + 1), True  # the observed signs count as one of the samples
-
-
-def _mean_difference(first: np.ndarray, second: np.ndarray, axis: int) -> np.ndarray:
-    return (first - second).mean(axis=axis)
 
 
 def smallest_p(n: int) -> float:

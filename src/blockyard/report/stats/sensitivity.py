@@ -8,7 +8,7 @@ sec. 2.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from blockyard.report.stats.expectations import room_words
@@ -106,7 +106,9 @@ def _weaker_rate(seeds: int, fewest: int) -> float:
 
 def _by_seeds(design: SweepDesign, deviation: float | None) -> str:
     if design.rule:
-        effect, how = _decided_effect(design.rule, design.seeds, design.compared), "at most decide"
+        # If all seeds show it without any error.
+        effect = design.rule.radius(design.seeds, design.seeds - 1.0, ALPHA / max(1, design.compared))
+        how = "at most decide"
     else:
         effect = detectable_effect(design.seeds, ALPHA / max(1, design.compared))
         effect *= math.sqrt(inflation(design.seeds, design.resplit or 0.0))
@@ -120,11 +122,6 @@ def _by_seeds(design: SweepDesign, deviation: float | None) -> str:
     )
 
 
-def _decided_effect(rule: Rule, seeds: int, compared: int) -> float:
-    """Return the smallest effect (d_z) that so many seeds decide if they show it without any error."""
-    return rule.radius(seeds, seeds - 1.0, ALPHA / max(1, compared))
-
-
 def _deviation(values: Values, baseline: str | None) -> float | None:
     """Return the median standard deviation of the paired differences of the arms with three common seeds or more."""
     clean = {arm: finite(by_seed) for arm, by_seed in values.items()}
@@ -136,7 +133,10 @@ def _deviation(values: Values, baseline: str | None) -> float | None:
 
 
 def _by_samples(design: SweepDesign, size: int) -> Iterator[str]:
-    level = _level(design.values)
+    measured = [value for by_seed in design.values.values() for value in finite(by_seed).values()]
+    level = math.fsum(measured) / len(measured) if measured else _LEVEL
+    if not 0 < level < 1:
+        level = _LEVEL
     yield (
         f"{size:,} test samples: one is {1 / size:.2g} of {design.metric}; by the choice of the samples alone two arms "
         f"near {level:.2g} differ by up to {samples_noise(level, size):.2g}, if they err on different ones"
@@ -148,9 +148,3 @@ def _by_samples(design: SweepDesign, size: int) -> Iterator[str]:
 def samples_noise(level: float, size: int) -> float:
     """Return how far two arms near a share differ in 95 % of test sets of a size, if they err on different samples."""
     return 1.96 * math.sqrt(2 * level * (1 - level) / size)
-
-
-def _level(values: Mapping[str, Mapping[int, float]]) -> float:
-    measured = [value for by_seed in values.values() for value in finite(by_seed).values()]
-    level = math.fsum(measured) / len(measured) if measured else _LEVEL
-    return level if 0 < level < 1 else _LEVEL

@@ -37,6 +37,7 @@ from blockyard.sweep.stopping.forecast import MOST, forecast
 from blockyard.sweep.stopping.rule import Rule
 
 _NAMED = 3  # comparisons that a sentence lists
+_VERDICTS = {"better": BETTER, "worse": WORSE, "equivalent": EQUIVALENT, "same": EQUIVALENT}  # of an outcome
 _SMALL = 1.0  # d_z: `python benchmarks/sequential.py inflation`
 _SKEW_FROM = 5  # seeds
 _GROUPS_FROM = 4  # seeds
@@ -99,7 +100,10 @@ def compare_arms(values: Values, baseline: str | None, terms: Terms) -> dict[str
             gap = replace(gap, diverged=diverged_runs(judgement.comparison.arms, values))
             if gap.diverged:
                 text += f" {by_order(gap.diverged)}"
-            results[arm] = ArmResult(mean, gap, _verdict(judgement), text)
+            verdict = TOO_FEW
+            if len(judgement.gaps) >= 2:
+                verdict = _VERDICTS.get(str(judgement.outcome), UNDECIDED)
+            results[arm] = ArmResult(mean, gap, verdict, text)
         elif arm == baseline:
             results[arm] = ArmResult(mean, None, BASELINE, "The baseline.")
         else:
@@ -140,13 +144,6 @@ def _finite(interval: Interval) -> Interval | None:
     if all(map(math.isfinite, interval)):
         return interval
     return None
-
-
-def _verdict(one: Judgement) -> str:
-    if len(one.gaps) < 2:
-        return TOO_FEW
-    verdicts = {"better": BETTER, "worse": WORSE, "equivalent": EQUIVALENT, "same": EQUIVALENT}
-    return verdicts.get(str(one.outcome), UNDECIDED)
 
 
 def explain(one: Judgement, terms: Terms) -> str:
@@ -327,7 +324,12 @@ def evidence_row(
         )
         looks.append(look)
     sentences = [stopped(standing, judgements, question)]
-    sentences += [_overestimated(one) for one in judgements if not terms.by_order(one) and _is_small(one)]
+    for one in judgements:
+        if not terms.by_order(one) and _is_small(one):
+            sentences.append(
+                f"The size of the difference in {one.comparison.name} is likely too large: effects below {_SMALL:g} "
+                "standard deviation are decided where they happen to look larger than they are."
+            )
     by = "boundary" if terms.rule.by == "boundary" and not terms.outcome else "e-values"
     return EvidenceRow(alpha=ALPHA, reason=standing.reason, words=" ".join(sentences), looks=looks, by=by)
 
@@ -390,13 +392,6 @@ def _is_small(one: Judgement) -> bool:
     deviation = math.sqrt(math.fsum((gap - mean) ** 2 for gap in one.gaps) / (n - 1))
     size = effect(mean, deviation, n)
     return size is not None and abs(size) < _SMALL
-
-
-def _overestimated(one: Judgement) -> str:
-    return (
-        f"The size of the difference in {one.comparison.name} is likely too large: effects below {_SMALL:g} standard "
-        "deviation are decided where they happen to look larger than they are."
-    )
 
 
 def warnings(judgements: Sequence[Judgement], values: Values, limits: Range | None) -> list[str]:

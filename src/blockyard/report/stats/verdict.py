@@ -166,7 +166,11 @@ def explain(gap: Difference, direction: str, baseline: str, compared: int, margi
     kind = verdict(gap, direction)
     other = baseline if len(baseline) <= _LONG else "the baseline"
     if kind == TOO_FEW:
-        text = _too_few(gap.n, compared)
+        seeds = {0: "no common seed", 1: "1 common seed"}.get(gap.n, f"{gap.n} common seeds")
+        text = (
+            f"Too few seeds: {seeds}; a verdict needs at least {MIN_SEEDS}, and the exact test can confirm one "
+            f"from {min_seeds_exact(compared)} on."
+        )
         if gap.diverged:
             text += f" {by_order(gap.diverged)}"
         return text
@@ -228,14 +232,6 @@ def uncorrected_note(compared: int) -> str:
     return (
         f"The interval leaves 0 out, but it is that of this arm alone; the verdict is corrected for {compared} "
         f"comparisons (Holm)."
-    )
-
-
-def _too_few(n: int, compared: int) -> str:
-    seeds = {0: "no common seed", 1: "1 common seed"}.get(n, f"{n} common seeds")
-    return (
-        f"Too few seeds: {seeds}; a verdict needs at least {MIN_SEEDS}, and the exact test can confirm one "
-        f"from {min_seeds_exact(compared)} on."
     )
 
 

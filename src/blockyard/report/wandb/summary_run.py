@@ -41,7 +41,7 @@ log = logging.getLogger("blockyard")
 FILE = "wandb.json"  # in the sweep's folder: the id of the summary run, and a hash of what was logged last
 JOB_TYPE = "comparison"
 _TIMEOUT = 12.0
-_COSTS = ("parameters", "flops_per_sample", "step_seconds", "samples_per_second", "peak_memory")
+_COSTS = ("parameters", "flops_per_sample", "step_seconds", "samples_per_second", "mfu", "peak_memory")
 
 
 def mirror(comparison: ComparisonDocument, plan: SweepPlan, *, seconds: float = _TIMEOUT) -> str | None:

@@ -289,10 +289,10 @@ class _Planner:
     def remarks(self) -> list[str]:
         """Return the remarks of `check`, each once; the names of its arms come before it where it concerns not all."""
         planned = {variant.arm for variant in self.variants.values()}
-        return [
-            remark if len(arms) == len(planned) else f"{fold(arms)}: {remark}"
-            for remark, arms in self.concerned.items()
-        ]
+        remarks = []
+        for remark, arms in self.concerned.items():
+            remarks.append(remark if len(arms) == len(planned) else f"{fold(arms)}: {remark}")
+        return remarks
 
     def _add_remarks(self, arm: str, config: Node) -> None:
         facts = self.composer.data_facts(config)

@@ -9,7 +9,8 @@ from blockyard.config.tree import Node
 from blockyard.runs.costs import COSTS
 from blockyard.sweep.spec.threshold import of_metric
 
-TIMES = frozenset(name for name, (_, unit) in COSTS.items() if unit in ("s", "1/s"))  # costs that a clock measures
+_UNITS = ("s", "1/s", "share of peak")
+TIMES = frozenset(name for name, (_, unit) in COSTS.items() if unit in _UNITS)  # costs that a clock measures
 
 
 def by_the_clock(metric: str | None, configs: Mapping[str, Node]) -> str | None:

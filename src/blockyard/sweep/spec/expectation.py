@@ -48,6 +48,17 @@ class Claim:
             return self.arm, self.other
         return f"({self.arm} - {self.minus[0]})", f"({self.other} - {self.minus[1]})"
 
+    @property
+    def sums(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The arms whose sums are compared: (a - b) - (c - d) = (a + d) - (b + c).
+
+        Sums are as large as the metric, so that differences within its rounding count as equal, as between arms.
+        """
+        if self.minus is None:
+            return (self.arm,), (self.other,)
+        b, d = self.minus
+        return (self.arm, d), (b, self.other)
+
     def __str__(self) -> str:
         return f" {self.sign} ".join(self.sides)
 

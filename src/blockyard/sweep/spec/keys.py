@@ -167,14 +167,14 @@ def _rises(rungs: list[float]) -> Problems:
             return
 
 
-def _has_one_kind(ladder: Ladder) -> Problems:
-    if ("flops" in ladder) == ("params" in ladder):
-        yield (), f"{quote(ladder)} has not one list of rungs; write {LADDER_FORM}"
+def _has_one_of(keys: tuple[str, str], problem: str) -> AfterValidator:
+    """Return the rule that a mapping has exactly one of two keys."""
 
+    def check(value: Mapping[str, Any]) -> Problems:
+        if (keys[0] in value) == (keys[1] in value):
+            yield (), f"{quote(value)} has not {problem}"
 
-def _has_one_length(length: MatchedLength) -> Problems:
-    if len(length) != 1:
-        yield (), f"{quote(length)} has not one unit; write {LENGTH_FORM}"
+    return _rule(check)
 
 
 def label(rung: float) -> str:
@@ -395,13 +395,20 @@ class SweepFile(BaseModel):
     search: Annotated[Search, BeforeValidator(_plain_search), _rule(_shares_no_key)] | None = Field(
         None, description="a mapping of trials, space and more, such as {trials: 20, space: {optimizer.lr: [1e-3]}}"
     )
-    match: Size | Annotated[MatchedLength, _rule(_has_one_length)] | None = Field(
+    match: (
+        Size | Annotated[MatchedLength, _has_one_of(("seconds", "flops"), f"one unit; write {LENGTH_FORM}")] | None
+    ) = Field(
         None,
         description=f"the size that all arms share, {', '.join(get_args(Size))}, or how long all train, {LENGTH_FORM}",
     )
-    ladder: Annotated[Ladder, BeforeValidator(_plain_ladder), _rule(_has_one_kind)] | None = Field(
-        None, description=LADDER_FORM
-    )
+    ladder: (
+        Annotated[
+            Ladder,
+            BeforeValidator(_plain_ladder),
+            _has_one_of(("flops", "params"), f"one list of rungs; write {LADDER_FORM}"),
+        ]
+        | None
+    ) = Field(None, description=LADDER_FORM)
     metric: Annotated[str, Field(pattern=rf"^((test|val)/[A-Za-z_][\w./@-]*|{'|'.join(COSTS)})$")] | None = Field(
         None, description=f"test/NAME, such as test/accuracy or test/loss, or a cost: {', '.join(COSTS)}"
     )

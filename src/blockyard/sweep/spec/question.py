@@ -155,7 +155,12 @@ def read(path: Path, seeds: int | None = None, until_decided: bool = False, fres
     content |= _seeds_of_command(content.get("seeds"), seeds, until_decided)
     name = path.stem
     if fresh_from is not None:
-        content["seeds"] = _fresh(content.get("seeds", DEFAULT_SEEDS), fresh_from)
+        value = content.get("seeds", DEFAULT_SEEDS)
+        if isinstance(value, dict):
+            content["seeds"] = {**value, "from": fresh_from}
+        else:
+            # A value that is no seeds stays for the check.
+            content["seeds"] = {"from": fresh_from, "count": len(value) if isinstance(value, list) else value}
         name += CONFIRMATION
     question = parse(content, name=name, path=str(path), header=header)
     arms = tuple(replace(arm, overrides=beside(arm.overrides, path)) for arm in question.arms)
@@ -271,14 +276,6 @@ def _seeds_of_command(value: Any, seeds: int | None, until_decided: bool) -> dic
     return {"seeds": until}
 
 
-def _fresh(value: Any, start: int) -> Any:
-    """Return the value of `seeds` with as many seeds from `start` on; a value that is no seeds stays for the check."""
-    if isinstance(value, dict):
-        return {**value, "from": start}
-    count = len(value) if isinstance(value, list) else value
-    return {"from": start, "count": count}
-
-
 def _seeds_and_until(seeds: int | list[int] | Counted | Until) -> tuple[tuple[int, ...], UntilRecord | None]:
     """Return all seeds, and the first and the largest number of them where they are added until decided."""
     if isinstance(seeds, dict):
@@ -317,11 +314,10 @@ def _with_baseline(keys: SweepFile, arms: list[Arm], problems: list[str]) -> Swe
 def _at_rungs(keys: SweepFile, ladder: Ladder, listed: list[Arm], problems: list[str]) -> SweepFile:
     """Return the keys with the arms at their rungs: in `baseline` and `expect` the largest, in `search.only` all."""
     names = [arm.name for arm in listed]
-    changes: dict[str, Any] = {
-        key: ladders.at_last_rung(text, names, ladder)
-        for key, text in (("baseline", keys.baseline), ("expect", keys.expect))
-        if text
-    }
+    changes: dict[str, Any] = {}
+    for key, text in (("baseline", keys.baseline), ("expect", keys.expect)):
+        if text:
+            changes[key] = ladders.at_last_rung(text, names, ladder)
     search = keys.search
     if search and "only" in search:
         problems += ladders.only_problems(search["only"], ladder)

@@ -78,7 +78,10 @@ class Threshold:
         return "max" if self.kind == "success" else "min"
 
     def __str__(self) -> str:
-        return f"{self.kind}({self.metric} {self.sign} {_text(self.value)})"
+        value = f"{self.value:g}"
+        if float(value) != self.value:
+            value = repr(self.value)  # in the fewest digits that are read as the same number
+        return f"{self.kind}({self.metric} {self.sign} {value})"
 
     def reached(self, value: float) -> bool:
         """Return whether a value of the metric reaches the threshold, within the rounding of single precision."""
@@ -133,12 +136,6 @@ class Threshold:
                 length = unit.of_row(row, costs)
                 return None if length is None else (float(length), float(whole))
         return None, float(whole)
-
-
-def _text(value: float) -> str:
-    """Return a value in the fewest digits that are read as the same number."""
-    text = f"{value:g}"
-    return text if float(text) == value else repr(value)
 
 
 def threshold(kind: Kind, text: str) -> Threshold | None:

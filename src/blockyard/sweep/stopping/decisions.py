@@ -38,7 +38,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from blockyard.sweep.spec.expectation import Claim, parse
+from blockyard.sweep.spec.expectation import parse
 from blockyard.sweep.stopping.evidence import (
     ALPHA,
     ROUNDING,
@@ -161,18 +161,10 @@ class Judgement:
 def comparisons(expect: str | None, arms: Sequence[str], baseline: str | None) -> list[ArmComparison]:
     """Return the comparisons that a sweep has to decide. Raises UserError as `expectation.parse` does."""
     if expect:
-        return [_of_claim(claim) for claim in parse(expect, arms)]
+        return [ArmComparison(str(claim), claim.sums, claim.sign) for claim in parse(expect, arms)]
     if baseline is None:
         return []
     return [ArmComparison(arm, ((arm,), (baseline,))) for arm in arms if arm != baseline]
-
-
-def _of_claim(claim: Claim) -> ArmComparison:
-    if claim.minus is None:
-        return ArmComparison(str(claim), ((claim.arm,), (claim.other,)), claim.sign)
-    # (a - b) - (c - d) = (a + d) - (b + c): sums are as large as the metric, whose rounding then sets the scale.
-    b, d = claim.minus
-    return ArmComparison(str(claim), ((claim.arm, d), (b, claim.other)), claim.sign)
 
 
 def judge(
@@ -235,7 +227,9 @@ def judge(
             if by_margin is not None and not (differs and by_margin == "not better"):
                 decided[number] = (by_margin, count, threshold)
             elif differs:
-                decided[number] = (_side_ahead(pairs[number].gains[:count], signs=by_order), count, threshold)
+                gains = pairs[number].gains[:count]
+                lead = sum((gain > 0) - (gain < 0) for gain in gains) if by_order else math.fsum(gains)
+                decided[number] = ("better" if lead > 0 else "worse", count, threshold)
     ps = [anytime_p(looks) for looks in evidence]
     holm_ps = _holm_within(ps, family)
     # The comparisons that stay open share alpha.
@@ -334,12 +328,6 @@ def _pair(clause: ArmComparison, values: Mapping[str, BySeed], seeds: Sequence[i
         gaps.append(gap)
     gains = gaps if direction == "max" else [-gap for gap in gaps]
     return _Pair(tuple(common), gaps, gains, scale, ordered=len(clause.sides[0]) == 1)
-
-
-def _side_ahead(gains: Sequence[float], *, signs: bool) -> Decision:
-    """Return which side is ahead: in the mean of the gains, or with `signs` on more seeds."""
-    lead = sum((gain > 0) - (gain < 0) for gain in gains) if signs else math.fsum(gains)
-    return "better" if lead > 0 else "worse"
 
 
 class _MarginTest:

@@ -2,6 +2,7 @@
 
 safetensors   model.safetensors under our names, config.yaml, run.json: `blockyard.load`, `init.from`
 hf            config.json, model.safetensors, the tokenizer's two files: `from_pretrained` of transformers' classes
+peft          adapter_config.json, adapter_model.safetensors: `peft.PeftModel.from_pretrained` over such a model
 timm          config.json, model.safetensors: `timm.create_model(NAME, checkpoint_path=..., **model_args)`
 pt2, onnx     the computation as a graph of torch.export or ONNX, for other programs
 
@@ -39,6 +40,7 @@ from blockyard.runs.load import Loaded
 from blockyard.runs.provenance import provenance
 from blockyard.runs.redact import redact
 from blockyard.runs.weights_file import WEIGHTS, write_weights
+from blockyard.weights.convert.adapter import write_adapter
 from blockyard.weights.convert.converter import Trained
 from blockyard.weights.convert.importing import FACTS as IMPORT
 from blockyard.weights.convert.matching import match
@@ -98,8 +100,8 @@ def export_weights(
 ) -> Exported:
     """Write a run's weights in one of the formats, whole or not at all.
 
-    kind: safetensors, hf, timm, pt2 or onnx
-    preset: the converter of format hf or timm; None takes the one that fits
+    kind: safetensors, hf, peft, timm, pt2 or onnx
+    preset: the converter of format hf, peft or timm; None takes the one that fits
     card: returns the content of README.md, of format hf
 
     Raises UserError for a folder that is not empty, and for a model that no class of the library is like.
@@ -107,12 +109,13 @@ def export_weights(
     writers: dict[str, Callable[[Loaded, Path], list[str]]] = {
         "safetensors": _safetensors,
         "hf": partial(_transformers, preset=preset, card=card),
+        "peft": partial(write_adapter, preset=preset, near=_preset(loaded)),
         "timm": partial(_timm, preset=preset),
         "pt2": write_pt2,
         "onnx": write_onnx,
     }
     loaded.folder.check_members()
-    if merge(loaded.model):  # without LoRA's additions, the config must not name them
+    if kind != "peft" and merge(loaded.model):  # without LoRA's additions, the config must not name them
         loaded = replace(loaded, config={key: node for key, node in loaded.config.items() if key != "init"})
     folder = local_path(str(to), "to").absolute()
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):

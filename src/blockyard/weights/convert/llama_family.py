@@ -185,17 +185,10 @@ def sizes(heads: keys.Key = HEADS, *, activation: str = "hidden_act", usual: str
 
 
 def _written_activation(run: Trained) -> str:
-    mixers = [layer["channel_mixer"] for layer in run.layers]
-    activations = (mixer.get("activation") or _member(mixer).get("activation") for mixer in mixers)
-    return inverse(ACTIVATIONS).get(str(next(activations, None)), "silu")
-
-
-def _member(mixer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the first member of a channel mixer of several, such as experts; {} for other mixers."""
-    members = mixer.get("members")
-    if isinstance(members, Mapping):
-        return next(iter(members.values()), {})
-    return {}
+    mixer = run.layers[0]["channel_mixer"]
+    members = mixer.get("members") or {}  # of a channel mixer of several, such as experts
+    first: Mapping[str, Any] = next(iter(members.values()), {})
+    return inverse(ACTIVATIONS).get(str(mixer.get("activation") or first.get("activation")), "silu")
 
 
 def positions(theta: float = 10000.0, share: float | None = None) -> keys.Key:

@@ -31,6 +31,7 @@ class ConversionRule:
 
     copies: further names of the first library weight, which are written and may be absent when read
     aliases: further names of it that are not written: the library ties them, and leaves them out of its files
+    transposes: whether the library stores its matrix as (in, out)
     """
 
     model_names: tuple[str, ...]
@@ -39,6 +40,7 @@ class ConversionRule:
     to_library: Map
     copies: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+    transposes: bool = False
 
     def named(self, **values: object) -> ConversionRule:
         """Return the rule with the fields of its names filled in."""
@@ -112,14 +114,16 @@ def convert(
         raise UserError(f"weights of another shape: {fold(shapes)}")
     for copy, original in differing_copies(rules, weights).items():
         raise UserError(f"{copy} differs from {original}, and in the preset both are one weight")
-    other = [
-        f"{name} {tuple(converted[name].shape)}, expected {tuple(value.shape)}"
-        for name, value in wanted.items()
-        if name in converted and converted[name].shape != value.shape
-    ]
+    result = {}
+    other = []
+    for name, value in wanted.items():
+        if name in converted:
+            result[name] = converted[name].contiguous()
+            if converted[name].shape != value.shape:
+                other.append(f"{name} {tuple(converted[name].shape)}, expected {tuple(value.shape)}")
     if other:
         raise UserError(f"weights of another shape: {fold(other)}")
-    return {name: converted[name].contiguous() for name in wanted if name in converted}
+    return result
 
 
 def convert_back(rules: Sequence[ConversionRule], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -187,7 +191,7 @@ def reshaped(
 
 def transposed(model_name: str, library_name: str) -> ConversionRule:
     """Return the rule of a matrix that the library stores transposed; a bias stays as it is."""
-    return mapped(model_name, library_name, _transpose, _transpose)
+    return replace(mapped(model_name, library_name, _transpose, _transpose), transposes=True)
 
 
 def scaled(model_name: str, library_name: str, factor: float) -> ConversionRule:
@@ -258,11 +262,10 @@ def spare(library_name: str, *shape: int, dtype: torch.dtype = torch.float32) ->
 
 def modules(names: Mapping[str, str], kinds: Iterable[str] = KINDS) -> list[ConversionRule]:
     """Return the rules of equal modules. names: model name -> library name; kinds: of weights"""
-    return [
-        same(f"{model_name}.{kind}", f"{library_name}.{kind}")
-        for model_name, library_name in names.items()
-        for kind in kinds
-    ]
+    rules = []
+    for model_name, library_name in names.items():
+        rules += [same(f"{model_name}.{kind}", f"{library_name}.{kind}") for kind in kinds]
+    return rules
 
 
 def block_modules(

@@ -136,13 +136,12 @@ class LibrarySettings:
         for key, allowed in PLAIN.items():
             if key not in self.taken:
                 self.must(key, *allowed)
-        unknown = [
-            f"{key}={quoted(value)}: unknown"
-            for key, value in self.values.items()
-            if key not in self.taken and key not in HARMLESS and not key.endswith(_TRAINING)
-        ]
-        if self.problems or unknown:
-            raise UserError(f"{self.name}: preset={preset} cannot express " + "; ".join([*self.problems, *unknown]))
+        problems = list(self.problems)
+        for key, value in self.values.items():
+            if key not in self.taken and key not in HARMLESS and not key.endswith(_TRAINING):
+                problems.append(f"{key}={quoted(value)}: unknown")
+        if problems:
+            raise UserError(f"{self.name}: preset={preset} cannot express {'; '.join(problems)}")
 
 
 def inverse(names: Mapping[str, str]) -> dict[str, str]:

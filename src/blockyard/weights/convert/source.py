@@ -99,11 +99,14 @@ class LibrarySource:
         return self.converter.partly or self.foreign.partly
 
 
-def read_source(path: str | Path, preset: str | None = None, timm: str | None = None) -> LibrarySource:
+def read_source(
+    path: str | Path, preset: str | None = None, timm: str | None = None, *, own_head: bool = False
+) -> LibrarySource:
     """Read a folder of a library's checkpoint, or a file of weights of a model of timm.
 
     preset: the converter to use; None takes the one that the config names
     timm: the name of a model of timm, for weights without a config
+    own_head: read an output layer that is tied to the table of token ids as a weight of its own
 
     Raises UserError for anything that is missing, damaged, unknown, or not expressible.
     """
@@ -125,7 +128,9 @@ def read_source(path: str | Path, preset: str | None = None, timm: str | None = 
     settings.finish(converter.preset)
     tensors = read_files(files)
     weights = _aligned(tensors, foreign)
-    if has_own_head(foreign.rules, weights):  # transformers does not tie such weights, whatever its config says
+    if own_head or has_own_head(
+        foreign.rules, weights
+    ):  # transformers does not tie such weights, whatever its config says
         settings = LibrarySettings(settings.values, settings.name, settings.stored, has_own_head=True)
         foreign = converter.read(settings)
         weights = _aligned(tensors, foreign)

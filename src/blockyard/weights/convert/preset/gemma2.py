@@ -23,10 +23,6 @@ def _cap(name: str, option: str, default: float) -> keys.Key:
     return keys.key(name, option, take, lambda run: run.option(option))
 
 
-def _scale(settings: LibrarySettings, _: keys.Values) -> float:
-    return float(settings.number("query_pre_attn_scalar", 256, above=0) ** -0.5)
-
-
 def _divisor(run: Trained) -> int:
     scale = run.option("token_mixer.score_scale")
     if isinstance(scale, int | float):
@@ -42,7 +38,12 @@ CONVERTER = llama.decoder(
         *(llama.positions(), llama.GATED, llama.eps(1e-6), keys.tied(True), llama.ATTENTION_BIAS),
         keys.overrides("tokenizer.scale=sqrt_dim"),
         _cap("attn_logit_softcapping", "token_mixer.softcap", 50.0),
-        keys.key("query_pre_attn_scalar", "token_mixer.score_scale", _scale, _divisor),
+        keys.key(
+            "query_pre_attn_scalar",
+            "token_mixer.score_scale",
+            lambda settings, _: settings.number("query_pre_attn_scalar", 256, above=0) ** -0.5,
+            _divisor,
+        ),
         _cap("final_logit_softcapping", "head.softcap", 30.0),
         llama.near_layers(2, 4096),
         keys.fixed("use_bidirectional_attention", None, False),

@@ -23,11 +23,6 @@ def _read_images(settings: LibrarySettings, values: keys.Values) -> Iterable[str
     return [f"source_tokenizer.size={vision.integer('patch_size', 16)}"]
 
 
-def _captions(values: keys.Values) -> DataSpec:
-    image = DataSpec("image", (3, values["side"], values["side"]))
-    return DataSpec("text", (values["positions"],), variable=True, source=image)
-
-
 CONVERTER = keys.declared(
     "git",
     "GitForCausalLM",
@@ -49,7 +44,9 @@ CONVERTER = keys.declared(
         same("embedder.symbols.weight", f"{EMBEDDINGS}.word_embeddings.weight"),
         same("position.table", f"{EMBEDDINGS}.position_embeddings.weight"),
     ],
-    _captions,
+    lambda values: DataSpec(
+        "text", (values["positions"],), variable=True, source=DataSpec("image", (3, values["side"], values["side"]))
+    ),
     skipped=lambda name: (
         name.startswith(("git.image_encoder.", "git.visual_projection.", "git.img_temporal"))
         or name.endswith("position_ids")

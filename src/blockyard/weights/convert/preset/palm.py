@@ -12,7 +12,7 @@ import torch
 from blockyard.errors import UserError
 from blockyard.weights.convert import keys
 from blockyard.weights.convert import llama_family as llama
-from blockyard.weights.convert.rules import AS_IS, BothWays, ConversionRule, modules, permuted, scaled
+from blockyard.weights.convert.rules import AS_IS, ConversionRule, modules, permuted, scaled
 from blockyard.weights.convert.settings import LibrarySettings
 
 TOKEN_NORM = "blocks.{n}.token_norm"
@@ -23,13 +23,11 @@ def _check_heads(settings: LibrarySettings, values: keys.Values) -> None:
         raise UserError(f"{settings.name}: head_dim={values['head_dim']}: expected an even number of channels")
 
 
-def _halves(heads: int, head_dim: int) -> BothWays:
-    """Return the order of queries or keys: a pair of neighbours becomes one channel of each half of a head."""
-    return permuted(torch.arange(heads * head_dim).view(heads, head_dim // 2, 2).transpose(1, 2).flatten())
-
-
 def _rules(values: keys.Values) -> list[ConversionRule]:
-    halves = [_halves(values[heads], values["head_dim"]) for heads in ("model.heads", "kv_heads")]
+    halves = []  # a pair of neighbours becomes one channel of each half of a head
+    for heads in ("model.heads", "kv_heads"):
+        pairs = torch.arange(values[heads] * values["head_dim"]).view(values[heads], -1, 2)
+        halves.append(permuted(pairs.transpose(1, 2).flatten()))
     tables = [rule for rule in llama.table_rules(values) if rule.model_names != ("final_norm.weight",)]
     return [
         *(*llama.attention_rules(values, (*halves, AS_IS)), *llama.gated_rules(), *tables),

@@ -78,41 +78,31 @@ def _rules(values: keys.Values) -> list[ConversionRule]:
         "embedder.proj": "wav2vec2.feature_projection.projection",
         "blocks.0.first_norm": f"{ENCODER}.layer_norm",
     }
+    # The library's blank is any token id, ours the last one, behind all labels.
+    order = [token_id for token_id in range(values["outputs"]) if token_id != values["blank"]] + [values["blank"]]
     return [
         *block_modules(_LAYER, layer),
         *stacked_modules("blocks.{n}.token_mixer.proj_in", [f"{layer}.attention.{part}_proj" for part in "qkv"]),
         *(*modules(names), *_positions(), spare("wav2vec2.masked_spec_embed", values["model.dim"])),
-        *_head(values["outputs"], values["blank"]),
+        *(mapped(f"head.proj.{kind}", f"lm_head.{kind}", *permuted(torch.tensor(order))) for kind in KINDS),
     ]
-
-
-def _head(vocabulary: int, blank: int) -> list[ConversionRule]:
-    """Return the rules of the outputs. The library's blank is any token id, ours the last one, behind all labels."""
-    labels = [token_id for token_id in range(vocabulary) if token_id != blank]
-    order = torch.tensor([*labels, blank])
-    return [mapped(f"head.proj.{kind}", f"lm_head.{kind}", *permuted(order)) for kind in KINDS]
 
 
 def _positions() -> list[ConversionRule]:
     conv = f"{ENCODER}.pos_conv_embed.conv"
     names = (f"{conv}.parametrizations.weight.original0", f"{conv}.parametrizations.weight.original1")
+
+    def norm(weight: Tensor) -> Tensor:
+        return weight.norm(dim=(0, 1), keepdim=True)
+
+    def join(parts: Sequence[Tensor]) -> Sequence[Tensor]:
+        length, direction = parts  # (1, 1, kernel), (D, D / groups, kernel)
+        return [direction * (length / norm(direction))]
+
     return [
-        ConversionRule(("position.weight",), names, _joined, _apart),
+        ConversionRule(("position.weight",), names, join, lambda weights: [norm(weights[0]), weights[0]]),
         same("position.constant", f"{conv}.bias"),
     ]
-
-
-def _joined(parts: Sequence[Tensor]) -> Sequence[Tensor]:
-    length, direction = parts  # (1, 1, kernel), (D, D / groups, kernel)
-    return [direction * (length / _norm(direction))]
-
-
-def _apart(parts: Sequence[Tensor]) -> Sequence[Tensor]:
-    return [_norm(parts[0]), parts[0]]
-
-
-def _norm(weight: Tensor) -> Tensor:
-    return weight.norm(dim=(0, 1), keepdim=True)
 
 
 CONVERTER = keys.declared(
