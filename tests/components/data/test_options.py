@@ -12,12 +12,14 @@ from blockyard.config.choices import catalog
 from blockyard.config.untrusted import targets
 from blockyard.data.cifar10_views import CIFAR10Views
 from blockyard.data.digits import Digits
+from blockyard.data.splits.split import DrawnSplits
 
 CLASSES = [
     pytest.param(targets.locate(choice.target), id=f"{family}-{name}")
     for family in ("data", "tokenizer")
     for name, choice in catalog.choices(family).items()
 ]
+DRAWN = [case for case in CLASSES if isinstance(case.values[0], type) and issubclass(case.values[0], DrawnSplits)]
 
 
 @pytest.mark.parametrize("cls", CLASSES)
@@ -50,3 +52,9 @@ def test_fixed_fields_are_no_options() -> None:
 
 def test_a_subclass_states_what_differs() -> None:
     assert (Digits().batch_size, CIFAR10Views().batch_size, CIFAR10Views(size=8).spec.shape) == (64, 128, (4, 3, 8, 8))
+
+
+@pytest.mark.parametrize("cls", DRAWN)
+def test_a_data_set_keeps_samples_to_train_on(cls: type) -> None:
+    with pytest.raises(ValueError, match="leave nothing to train on; their sum must be below 1"):
+        cls(validation_fraction=0.6, test_fraction=0.4)
