@@ -18,9 +18,10 @@ from blockyard.config import build
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.contracts import OptimizerBuilder, iter_blocks
-from blockyard.optimizer import timm_optim, torch_optim
+from blockyard.optimizer import pytorch_optimizer, timm_optim, torch_optim
 from blockyard.optimizer._param_groups import hidden_matrices, split_by_decay
 from blockyard.optimizer.muon import Muon
+from blockyard.optimizer.pytorch_optimizer import PytorchOptimizer
 from blockyard.optimizer.sgd import SGD
 from blockyard.optimizer.timm_optim import TimmOptim
 from blockyard.optimizer.torch_optim import TorchOptim
@@ -157,10 +158,15 @@ def test_a_learning_rate_must_be_finite(value: str) -> None:
 
 @functools.cache
 def of_libraries() -> tuple[tuple[str, str], ...]:
-    return (*(("torch_optim", name) for name in torch_optim.names()), *(("timm_optim", n) for n in timm_optim.names()))
+    libraries = {
+        "torch_optim": torch_optim.names(),
+        "timm_optim": timm_optim.names(),
+        "pytorch_optimizer": pytorch_optimizer.names(),
+    }
+    return tuple((library, name) for library, names in libraries.items() for name in names)
 
 
-@pytest.mark.parametrize("library", ["torch_optim", "timm_optim"])
+@pytest.mark.parametrize("library", ["torch_optim", "timm_optim", "pytorch_optimizer"])
 def test_every_optimizer_of_a_library_steps_and_resumes_bitwise(library: str) -> None:
     def small() -> nn.Module:
         torch.manual_seed(0)
@@ -170,7 +176,7 @@ def test_every_optimizer_of_a_library_steps_and_resumes_bitwise(library: str) ->
         optimizer_builder, model = builder(CONF / "optimizer" / f"{library}.yaml", name=name, weight_decay=0.0), small()
         optimizer = optimizer_builder.build(model)
         before = copy.deepcopy(model.state_dict())
-        descend(model, optimizer, 2)
+        descend(model, optimizer, 6)  # RAdam of pytorch_optimizer changes nothing in the first five
         assert any(not torch.equal(model.state_dict()[key], before[key]) for key in before), name
         buffer = io.BytesIO()
         torch.save({"optimizer": optimizer.state_dict(), "model": model.state_dict()}, buffer)
@@ -209,6 +215,37 @@ def test_an_optimizer_by_name_is_the_librarys_and_keeps_the_groups() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["lion", "ademamix", "shampoo", "prodigy"])
+def test_a_trajectory_is_that_of_pytorch_optimizer_alone(name: str) -> None:
+    from pytorch_optimizer import load_optimizer
+
+    def small() -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(64, 2)).double()
+
+    def train(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[torch.Tensor]:
+        generator = torch.Generator().manual_seed(1)
+        for _ in range(12):
+            inputs = torch.randn(8, 64, dtype=torch.float64, generator=generator)
+            optimizer.zero_grad()
+            model(inputs).square().mean().backward()
+            optimizer.step()
+        return [parameter.detach() for parameter in model.parameters()]
+
+    first, second, third = small(), small(), small()
+    ours = train(PytorchOptimizer(name=name, lr=0.01, weight_decay=0.1).build(first), first)
+    groups = [{"params": [second[0].weight], "weight_decay": 0.1}, {"params": [second[0].bias], "weight_decay": 0.0}]
+    assert all(map(torch.equal, ours, train(load_optimizer(name)(groups, lr=0.01), second)))
+    # Planted: another weight decay is seen.
+    assert not all(map(torch.equal, ours, train(load_optimizer(name)(third.parameters(), lr=0.01), third)))
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytorch_optimizer.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install 'blockyard\[pytorch_optimizer\]'"):
+        PytorchOptimizer()
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -221,6 +258,14 @@ def test_an_optimizer_by_name_is_the_librarys_and_keeps_the_groups() -> None:
         (lambda: TorchOptim(name="Rprop", weight_decay=0.1), r"optimizer.weight_decay=0.1: Rprop has none"),
         (lambda: TimmOptim(name="lyon"), r"optimizer.name=lyon: timm.optim has no such.*did you mean lion"),
         (lambda: TimmOptim(name="kron"), r"optimizer.name=kron is not taken: it draws random numbers"),
+        (lambda: PytorchOptimizer(name="lyon"), r"name=lyon: pytorch_optimizer has no such.*did you mean lion"),
+        (lambda: PytorchOptimizer(name="muon"), r"optimizer.name=muon is not taken: it takes matrices only"),
+        (
+            lambda: PytorchOptimizer(name="lion", options={"beta": 1}),
+            r"optimizer.options.beta: lion has no such.*betas",
+        ),
+        (lambda: PytorchOptimizer(name="lion", options={"betas": [2, 3]}), r"optimizer.name=lion refuses its options"),
+        (lambda: PytorchOptimizer(name="fromage", weight_decay=0.1), r"optimizer.weight_decay=0.1: fromage has none"),
         (lambda: TimmOptim(name="lion", options={"momentum": 1}), r"optimizer.options.momentum: lion has no such"),
     ],
 )

@@ -15,7 +15,7 @@ from blockyard.config import build
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.contracts import PLAIN, ROLES, Context, Role, TokenMixer, UpdateRule, parameter_roles, with_roles
-from blockyard.optimizer import timm_optim, torch_optim
+from blockyard.optimizer import pytorch_optimizer, timm_optim, torch_optim
 from blockyard.parametrization.mup import MuP
 from blockyard.runs.identity import identity
 from blockyard.token_mixer import attention
@@ -375,6 +375,7 @@ def test_a_model_without_a_context_is_refused(monkeypatch: pytest.MonkeyPatch) -
 def test_every_optimizer_with_a_rule_exists() -> None:
     assert set(torch_optim.RULES) <= set(torch_optim.names())
     assert set(timm_optim.RULES) <= set(timm_optim.names())
+    assert set(pytorch_optimizer.RULES) <= set(pytorch_optimizer.names())
 
 
 def test_check_prints_roles_and_factors(capsys: pytest.CaptureFixture[str]) -> None:

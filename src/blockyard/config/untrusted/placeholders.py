@@ -19,6 +19,7 @@ from typing import Any, NoReturn, Protocol
 LIBRARIES = (
     *("torch", "torchvision", "torchmetrics", "pytorch_lightning", "lightning", "lightning_fabric"),
     *("lightning_utilities", "timm", "transformers", "safetensors", "submitit", "ray", "optuna", "wandb"),
+    "pytorch_optimizer",
 )
 # Classes are made and asked for their traits in these, and never for a value of PyTorch.
 CONTEXTS = ("torch.device",)
