@@ -63,3 +63,23 @@ with without_compiler():
 print([sys.modules[name] for name in NAMES] == before)
 """
     assert run(code) == ["True", "True"]
+
+
+@pytest.mark.full
+def test_flops_are_counted_without_triton() -> None:
+    """The type of Triton's functions is Triton's own once it is imported."""
+    code = """
+from blockyard.ops.flops import counter
+with without_compiler(), torch.device("meta"), counter() as counted:
+    torch.ones(2, 3) @ torch.ones(3, 4)
+print(counted.get_total_flops(), [name for name in sys.modules if name.partition(".")[0] == "triton"])
+from torch.utils.flop_counter import _JITFunction
+print(isinstance(counter, _JITFunction))
+try:
+    from triton.runtime.jit import JITFunction
+except ImportError:
+    print("True False")
+else:
+    print(isinstance(object.__new__(JITFunction), _JITFunction), isinstance(counter, _JITFunction))
+"""
+    assert run(code) == ["48 []", "False", "True False"]

@@ -9,9 +9,11 @@ itself, whatever its groups.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,10 +21,10 @@ import torch
 if TYPE_CHECKING:
     from torch.utils.flop_counter import FlopCounterMode
 
-# torch.utils.flop_counter is imported by the first count: it loads Triton, which takes 75 MiB, and plans and checks
-# import this module and seldom count.
+# torch.utils.flop_counter is imported by the first count: plans and checks import this module and seldom count.
 
 _aten = torch.ops.aten
+_TRITON = "triton.runtime.jit"
 _COUNTS_COMPILED: ContextVar[bool] = ContextVar("counts_compiled", default=False)
 
 
@@ -32,7 +34,8 @@ def counter() -> FlopCounterMode:
     It lacks the CPU's flash kernel, fused recurrent cells and Fourier transforms. It counts gradients of grouped
     convolutions as of plain ones.
     """
-    from torch.utils.flop_counter import FlopCounterMode
+    with _without_triton():
+        from torch.utils.flop_counter import FlopCounterMode
 
     formulas = {
         _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
@@ -47,6 +50,38 @@ def counter() -> FlopCounterMode:
         _aten.convolution_backward: _convolution_backward,
     }
     return FlopCounterMode(display=False, custom_mapping=formulas)
+
+
+class _TypeOfFunctions(type):
+    """Compares objects with Triton's functions, of which there are none until Triton is imported."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        module = sys.modules.get(_TRITON)
+        if module is None or module.JITFunction is cls:
+            return False
+        return isinstance(value, module.JITFunction)
+
+
+class _JITFunction(metaclass=_TypeOfFunctions):
+    pass
+
+
+@contextmanager
+def _without_triton() -> Iterator[None]:
+    """Import torch.utils.flop_counter inside without Triton, which takes 75 MiB.
+
+    It imports Triton for the type of its functions alone, to which a user may give formulas of their own.
+    """
+    if _TRITON in sys.modules:
+        yield
+        return
+    stand_in = ModuleType(_TRITON)
+    stand_in.__dict__["JITFunction"] = _JITFunction
+    sys.modules[_TRITON] = stand_in
+    try:
+        yield
+    finally:
+        del sys.modules[_TRITON]
 
 
 @contextmanager
