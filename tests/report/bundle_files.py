@@ -19,12 +19,23 @@ from tests.battery.hostile_files import Call
 from tests.battery.hostile_folders import CANARY
 
 MANIFEST = "manifest.json"
+CRATE = "ro-crate-metadata.json"
 
 
 def members(path: Path) -> dict[str, bytes]:
     """The content of a bundle by name."""
     with zipfile.ZipFile(path) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
+
+
+def described(content: dict[str, bytes]) -> dict[str, bytes]:
+    """The members with a crate that has their sums."""
+    crate = json.loads(content[CRATE])
+    for entity in crate["@graph"]:
+        data = content.get(entity["@id"])
+        if "sha256" in entity and data is not None:
+            entity |= {"sha256": hashlib.sha256(data).hexdigest(), "contentSize": str(len(data))}
+    return {**content, CRATE: json.dumps(crate).encode()}
 
 
 def sealed(content: dict[str, bytes]) -> dict[str, bytes]:
@@ -184,6 +195,12 @@ HOSTILE: dict[str, Forged] = {
     "a pickle": _with(f"{RUN}/best.ckpt", pickle.dumps(Call())),
     "code": _with("hydra_plugins/x.py", b"open('EXECUTED', 'w')"),
     "a project file": _with("blockyard.yaml", b"allow: [os]"),
+    "a crate elsewhere": _with(f"{RUN}/{CRATE}", b"{}"),
+    "a crate in capitals": _with(CRATE.upper(), b"{}"),
+    "a page of a crate": _with("ro-crate-preview.html", b"<script>1</script>"),
+    "crate of a list": _changed(lambda content: {CRATE: b"[]"}),
+    "crate of brackets": _changed(lambda content: {CRATE: b"[" * 50_000}),
+    "crate of texts": _changed(lambda content: {CRATE: b'{"@graph": ["x"]}'}),
     "link": _with(f"{RUN}/config.yaml", b"/etc/passwd", stat.S_IFLNK | 0o777),
     "pipe": _with(f"{RUN}/config.yaml", b"", stat.S_IFIFO | 0o644),
     "device": _with(f"{RUN}/config.yaml", b"", stat.S_IFCHR | 0o644),

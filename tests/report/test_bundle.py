@@ -22,7 +22,7 @@ import pytest
 from blockyard.atomic_files import read_json, read_yaml, write_json
 from blockyard.cli import main
 from blockyard.errors import UserError
-from blockyard.report.bundle import archive, rerun, verify
+from blockyard.report.bundle import archive, crate, rerun, verify
 from blockyard.report.bundle.scrubbing import scrubbed
 from blockyard.report.comparison import compare
 from blockyard.report.page import write as write_page
@@ -30,7 +30,7 @@ from blockyard.runs.predictions_file import SamplePredictions, write_predictions
 from blockyard.sweep.plan.history import store_plan
 from blockyard.sweep.plan.sweep_plan import ConfirmsFacts, SweepPlan
 from tests.battery.hostile_folders import CANARY
-from tests.report.bundle_files import HOSTILE, Forged, config_of, members, run_of, sealed, written
+from tests.report.bundle_files import CRATE, HOSTILE, Forged, config_of, described, members, run_of, sealed, written
 from tests.report.report_runs import NORMS, run, sweep
 
 VALUES: dict[str, dict[int, float | str]] = {
@@ -262,11 +262,122 @@ def test_what_was_changed_after_the_sweep_is_named(
     assert expected in typed(capsys, "verify-bundle", str(tmp_path / "x.zip"), code=1)
 
 
+def test_the_library_of_ro_crates_reads_a_bundle(sound: dict[str, bytes], tmp_path: Path) -> None:
+    from rocrate.rocrate import ROCrate
+
+    (tmp_path / "x.zip").write_bytes(written(sound))
+    loaded = ROCrate(tmp_path / "x.zip")
+    assert loaded.version == "1.1"
+    root = loaded.root_dataset
+    assert (root["name"], root.type) == ("blockyard sweep norms", "Dataset")
+    assert "No licence is stated" in root["license"]
+    recorded = json.loads(sound["outputs/sweeps/norms/comparison.json"])
+    assert root["datePublished"] == recorded["provenance"]["time"]
+
+    files = {entity.id: entity for entity in loaded.data_entities}
+    assert files.keys() == sound.keys() - {CRATE}
+    for name, data in sound.items():
+        if name not in (CRATE, "manifest.json"):
+            assert files[name]["sha256"] == hashlib.sha256(data).hexdigest()
+            assert files[name]["contentSize"] == str(len(data))
+            assert "/" in files[name]["encodingFormat"]
+            assert Path(files[name].source).read_bytes() == data
+
+    actions = loaded.get_by_type("CreateAction")
+    assert len(actions) == 7
+    assert root["mentions"] == actions
+    outcomes = [action["actionStatus"].rpartition("/")[2] for action in actions]
+    assert sorted(outcomes) == ["CompletedActionStatus"] * 6 + ["FailedActionStatus"]
+    for action in actions:
+        folder = f"outputs/{action.id.removeprefix('#')}/"
+        assert {entity.id for entity in action["result"]} == {name for name in sound if name.startswith(folder)}
+        assert (action["instrument"].type, action["instrument"]["name"]) == ("SoftwareApplication", "blockyard")
+        assert action["instrument"]["version"] == json.loads(sound[f"{folder}run.json"])["versions"]["blockyard"]
+
+
+def test_a_crate_is_flat_and_has_all_that_the_specification_requires(sound: dict[str, bytes]) -> None:
+    """RO-Crate 1.1: Root Data Entity, Data Entities, and the appendix on JSON-LD."""
+    graph = {entity["@id"]: entity for entity in json.loads(sound[CRATE])["@graph"]}
+    assert graph[CRATE] == {
+        "@id": CRATE,
+        "@type": "CreativeWork",
+        "about": {"@id": "./"},
+        "conformsTo": {"@id": "https://w3id.org/ro/crate/1.1"},
+    }
+    assert graph["./"].keys() >= {"@type", "name", "description", "datePublished", "license", "hasPart"}
+    for entity in graph.values():
+        assert {"@id", "@type"} <= entity.keys()
+        for value in entity.values():
+            assert not isinstance(value, list) or len(value) > 1, "a list of one is compacted"
+            for reference in value if isinstance(value, list) else [value]:
+                if isinstance(reference, dict):
+                    assert reference.keys() == {"@id"}
+                    assert reference["@id"] in graph or reference["@id"].startswith("http")
+
+
+def test_every_member_of_a_bundle_has_a_media_type() -> None:
+    names = {archive.MANIFEST, *archive.SWEEP_MEMBERS, *archive.RUN_MEMBERS}
+    assert {Path(name).suffix for name in names} == crate.MEDIA_TYPES.keys()
+
+
+@pytest.mark.parametrize("time", [None, "", "yesterday", 3, ["2026-01-01"]])
+def test_a_crate_has_no_date_that_is_not_recorded(time: Any) -> None:
+    graph = json.loads(crate.crate_metadata("run x", time, [], {}))["@graph"]
+    assert "datePublished" not in graph[1]
+
+
+def _crate(change: Callable[[list[dict[str, Any]]], object]) -> Callable[[dict[str, bytes]], dict[str, bytes]]:
+    def forge(content: dict[str, bytes]) -> dict[str, bytes]:
+        document = json.loads(content[CRATE])
+        change(document["@graph"])
+        return {CRATE: json.dumps(document).encode()}
+
+    return forge
+
+
+FORGED_CRATES: dict[str, tuple[Callable[[list[dict[str, Any]]], object], str]] = {
+    "a sum": (lambda graph: graph[2].update(sha256="0" * 64), "outputs/"),
+    "a size": (lambda graph: graph[2].update(contentSize="1"), "outputs/"),
+    "a file left out": (lambda graph: graph.pop(2), "outputs/"),
+    "a file twice": (lambda graph: graph.append({**graph[2], "sha256": "0" * 64}), "outputs/"),
+    "a file of the web": (lambda graph: graph.append({"@id": "http://x.org/y", "@type": ["File"]}), "http://x.org/y"),
+    "the manifest": (lambda graph: [e.update(sha256="0") for e in graph if e["@id"] == "manifest.json"], "manifest"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED_CRATES)
+def test_a_crate_that_describes_other_files_is_named(
+    name: str, sound: dict[str, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change, place = FORGED_CRATES[name]
+    (tmp_path / "x.zip").write_bytes(written(sealed({**sound, **_crate(change)(sound)})))
+    text = typed(capsys, "verify-bundle", str(tmp_path / "x.zip"), code=1)
+    assert f"ro-crate-metadata.json describes '{place}" in text
+    assert text.count("otherwise than manifest.json") == 1
+
+
+def test_a_crate_of_other_bytes_than_its_sum_is_refused(
+    sound: dict[str, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forged = {**sound, CRATE: sound[CRATE].replace(b"norms", b"forms")}
+    (tmp_path / "x.zip").write_bytes(written(forged))
+    message = typed(capsys, "verify-bundle", str(tmp_path / "x.zip"), code=2)
+    assert "the SHA-256 of ro-crate-metadata.json" in message
+
+
+def test_a_bundle_of_an_older_version_has_no_crate(
+    sound: dict[str, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older = {name: data for name, data in sound.items() if name != CRATE}
+    (tmp_path / "x.zip").write_bytes(written(sealed(older)))
+    assert "are as recorded" in typed(capsys, "verify-bundle", str(tmp_path / "x.zip"))
+
+
 def test_a_page_with_other_scripts_is_noted(
     sound: dict[str, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pages = {n: c.replace(b"</body>", b"<script>1</script></body>") for n, c in sound.items() if n.endswith(".html")}
-    (tmp_path / "x.zip").write_bytes(written(sealed({**sound, **pages})))
+    (tmp_path / "x.zip").write_bytes(written(sealed(described({**sound, **pages}))))
     assert "scripts run where it is opened" in typed(capsys, "verify-bundle", str(tmp_path / "x.zip"))
 
 
@@ -284,6 +395,10 @@ def test_a_page_of_tags_that_never_end_is_read_once(
 REASONS = {
     "parent": "it is not a file of a run or a sweep",
     "a pickle": "it is not a file of a run or a sweep",
+    "a crate elsewhere": "it is not a file of a run or a sweep",
+    "a crate in capitals": "it is not a file of a run or a sweep",
+    "crate of a list": "ro-crate-metadata.json has no @graph",
+    "crate of texts": "an entity that is not a mapping",
     "link": "a link",
     "pipe": "a link, or no regular file",
     "bomb": "times its bytes",

@@ -1,6 +1,7 @@
 """The ZIP file of a bundle: the same bytes for the same content, and read without trust in its writer.
 
     manifest.json                                            format, versions, SHA-256 and size of every other member
+    ro-crate-metadata.json                                   the same files as an RO-Crate, see crate.py
     outputs/sweeps/NAME/plan.json, comparison.json, report.html
     outputs/NAME-HASH/sSEED/config.yaml, run.json, ...
 
@@ -32,6 +33,7 @@ from blockyard.atomic_files import is_regular, read_member, replacing
 from blockyard.errors import UserError, first_line, printable, quoted
 
 MANIFEST = "manifest.json"
+CRATE = "ro-crate-metadata.json"
 FORMAT = 1
 ROOT = "outputs"
 SWEEP_MEMBERS = ("plan.json", "comparison.json", "report.html")
@@ -42,7 +44,8 @@ RUN_MEMBERS = (
 )
 _FOLDER = r"(?!\.)[\w.-]{1,120}"
 _MEMBER = re.compile(
-    rf"{ROOT}/(?:sweeps/{_FOLDER}/(?:{'|'.join(map(re.escape, SWEEP_MEMBERS))})"
+    rf"{re.escape(CRATE)}"
+    rf"|{ROOT}/(?:sweeps/{_FOLDER}/(?:{'|'.join(map(re.escape, SWEEP_MEMBERS))})"
     rf"|(?!sweeps/){_FOLDER}/s\d{{1,10}}/(?:{'|'.join(map(re.escape, RUN_MEMBERS))}))"
 )
 _TIME = (1980, 1, 1, 0, 0, 0)  # the earliest that the format has
@@ -91,17 +94,19 @@ class BundleManifest:
         return (json.dumps({**content, "members": members}, indent=1, sort_keys=True) + "\n").encode()
 
 
-def write_archive(
-    path: Path, kind: str, name: str, versions: dict[str, list[str]], members: Mapping[str, Source]
-) -> BundleManifest:
-    """Write a bundle atomically: the bytes are a function of the arguments and of zlib's version. Raises OSError."""
-    digests: dict[str, tuple[str, int]] = {}
+def digests(members: Mapping[str, Source]) -> dict[str, tuple[str, int]]:
+    """Return SHA-256 in hex and bytes by member. Raises UserError for one that is too large, OSError."""
+    known: dict[str, tuple[str, int]] = {}
     for member, source in members.items():
         content = _content(source)
         if len(content) > MAX_MEMBER:
             raise UserError(f"{member} has {len(content):,} bytes; a bundle holds files of at most {MAX_MEMBER:,}")
-        digests[member] = (hashlib.sha256(content).hexdigest(), len(content))
-    manifest = BundleManifest(kind, name, versions, digests)
+        known[member] = (hashlib.sha256(content).hexdigest(), len(content))
+    return known
+
+
+def write_archive(path: Path, manifest: BundleManifest, members: Mapping[str, Source]) -> None:
+    """Write a bundle atomically: the bytes are a function of the arguments and of zlib's version. Raises OSError."""
     try:
         # Without the ZIP64 fields, which a reader refuses, zipfile raises for a file that is too large.
         with replacing(path) as temporary, zipfile.ZipFile(temporary, "w", allowZip64=False) as archive:
@@ -114,7 +119,6 @@ def write_archive(
                 archive.writestr(info, _content(source), zipfile.ZIP_DEFLATED, 9)
     except zipfile.LargeZipFile:
         raise UserError(f"{path} would have more than {MAX_FILE:,} bytes; leave weights=true out") from None
-    return manifest
 
 
 def _content(source: Source) -> bytes:

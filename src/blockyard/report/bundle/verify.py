@@ -18,7 +18,8 @@ from typing import Any
 from blockyard.atomic_files import read_json, read_yaml
 from blockyard.config.untrusted.targets import allow_of, allowed
 from blockyard.errors import UserError, first_line, quoted
-from blockyard.report.bundle.archive import ROOT, BundleManifest, is_run, unpack
+from blockyard.report.bundle.archive import CRATE, ROOT, BundleManifest, is_run, unpack
+from blockyard.report.bundle.crate import crate_differences
 from blockyard.report.bundle.scrubbing import scrubbed_keys
 from blockyard.report.comparison import Comparison, compare
 from blockyard.report.home.stale import DATA, PAGE
@@ -94,6 +95,9 @@ def verify(path: Path, manifest: BundleManifest, folder: Path, allow: Sequence[s
         _recompute(records, result)
         result.differences.extend(_differences(recorded, comparison.as_dict()))
         result.differences.extend(_page(base, recorded, result.notes))
+        # Bundles of older versions have none.
+        if CRATE in manifest.members:
+            result.differences.extend(crate_differences(read_json(folder / CRATE), manifest.members))
     except UserError as error:
         raise UserError(f"{path} cannot be compared: {_anywhere(str(error), folder)}") from error
     except (*_UNSOUND, OSError) as error:

@@ -12,7 +12,8 @@ from typing import Any
 
 from blockyard.atomic_files import read_json, read_member, read_yaml, write_json, write_yaml
 from blockyard.errors import UserError, first_line
-from blockyard.report.bundle.archive import ROOT, BundleManifest, Source, write_archive
+from blockyard.report.bundle.archive import CRATE, ROOT, BundleManifest, Source, digests, write_archive
+from blockyard.report.bundle.crate import crate_metadata
 from blockyard.report.bundle.scrubbing import scrubbed, scrubbed_keys
 from blockyard.report.comparison import compare
 from blockyard.report.home.stale import DATA, PAGE
@@ -110,10 +111,11 @@ def _write(
 ) -> WrittenBundle:
     versions: dict[str, set[str]] = {}
     moved: dict[str, None] = {}
-    runs = 0
+    runs: list[RunFolder] = []
     with tempfile.TemporaryDirectory(prefix="blockyard-bundle-") as scratch:
         for path in dict.fromkeys(folders):
-            run, runs = RunFolder.open(path), runs + 1
+            run = RunFolder.open(path)
+            runs.append(run)
             if run.status.state in ("running", "queued"):
                 raise UserError(f"{path} is {run.status}; wait for its end")
             own, keys = _run_members(run, recorded, Path(scratch), weights)
@@ -123,11 +125,15 @@ def _write(
                 versions.setdefault(str(package), set()).add(str(version))
         try:
             every = {package: sorted(each) for package, each in sorted(versions.items())}
-            manifest = write_archive(out, kind, name, every, members)
+            described = digests(members)
+            time = (comparison.get("provenance") or {}).get("time")
+            crate: dict[str, Source] = {CRATE: crate_metadata(f"{kind} {name}", time, runs, described)}
+            manifest = BundleManifest(kind, name, every, described | digests(crate))
+            write_archive(out, manifest, members | crate)
         except OSError as error:
             raise UserError(f"cannot write {out}: {error.strerror or error}") from error
     shown = len(((comparison.get("samples") or {}).get("views")) or ())
-    return WrittenBundle(out, manifest, runs, cells, shown, tuple(moved))
+    return WrittenBundle(out, manifest, len(runs), cells, shown, tuple(moved))
 
 
 def _answer(base: str, comparison: Mapping[str, Any], recorded: tuple[str, ...]) -> dict[str, Source]:
