@@ -27,6 +27,7 @@ MADE = {
     ("config/choices/catalog.py", "search"): "a heading, at the start of a line of a docstring",
     ("config/runnable.py", "search"): "a family and a choice, in experiments",
     ("data/mixture.py", "sub"): "names of options",
+    ("data/splits/timm_policy.py", "fullmatch"): "a key and a number, or one of three names",
     ("report/render/columns.py", "sub"): "escaped names of arms, and numbers",
     ("sweep/spec/ladder.py", "sub"): "escaped names of arms",
     ("sweep/spec/sweep_yaml.py", "search"): "four patterns of single values, of which none has two repeats in a row",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torchvision.transforms.v2.functional import pil_to_tensor, to_pil_image
 
 from blockyard.contracts import Splits
 from blockyard.data.arrays import Arrays
 from blockyard.data.digits import Digits
-from blockyard.data.splits.augment import Augment
+from blockyard.data.splits.augment import Augment, seeded
 from blockyard.data.splits.hash import uniform
 from blockyard.data.splits.images import Moments, Preprocess
+from blockyard.data.splits.order import mix
 from blockyard.data.table import Table
 from blockyard.errors import UserError
 from blockyard.tokenizer.patch import Patch
@@ -149,10 +153,18 @@ def _array(folder: Path, shape: tuple[int, ...] = (40, 3, 12, 12), **options: ob
     return Arrays(path=str(folder / "a.npz"), **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("options", [{"rand_augment": 2}, {"rand_augment": 3, "rand_magnitude": 20}, {"erasing": 0.8}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rand_augment": 2},
+        {"rand_augment": 3, "rand_magnitude": 20},
+        {"augment": "timm:augmix-m9"},
+        {"erasing": 0.8},
+    ],
+)
 @pytest.mark.parametrize("kind", ["digits", "array"])
 def test_data_sets_in_memory_have_rand_augment_and_erasing(
-    kind: str, options: dict[str, float], tmp_path: Path
+    kind: str, options: dict[str, object], tmp_path: Path
 ) -> None:
     """A training image is a function of key and sample; nothing else is changed, and torch's generator neither."""
     train, *others = _digits(**options) if kind == "digits" else _array(tmp_path, **options).load(Patch(size=2))
@@ -179,11 +191,105 @@ def test_rand_augment_keeps_the_gray_levels_of_a_data_set() -> None:
     torch.testing.assert_close(changed, (wide / 15.9375).round().to(torch.uint8), rtol=0, atol=0)
 
 
+POLICIES = ["rand-m9-n2", "rand-m7-n3-mstd0.5-inc1-p0.9-t3aw", "augmix-m5-w4-d2", "original", "v0r-mstd0.5", "3a"]
+
+
+def timm_policy(policy: str, image: Tensor, seed: int) -> Tensor:
+    """Return an RGB image (3, H, W) after timm's transform, whose generators have this seed."""
+    from timm.data import auto_augment
+
+    make = auto_augment.auto_augment_transform
+    if policy.startswith("rand"):
+        make = auto_augment.rand_augment_transform
+    if policy.startswith("augmix"):
+        make = auto_augment.augment_and_mix_transform
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    return pil_to_tensor(make(policy)(to_pil_image(image)))
+
+
+def photographs(count: int, channels: int) -> Tensor:
+    return torch.randint(256, (count, channels, 16, 20), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_policy_of_timm_equals_timm(policy: str, channels: int) -> None:
+    """Gray images have three equal channels for timm, and after it as well."""
+    store, order = photographs(12, channels), torch.tensor([5, 11, 2, 8, 0, 7])
+    changed = Augment(policy=f"timm:{policy}").change_bytes(store[order], order, KEY)
+    for image, index in zip(changed, order.tolist(), strict=True):
+        expected = timm_policy(policy, store[index].expand(3, -1, -1), mix("timm", KEY, index))
+        torch.testing.assert_close(image.expand(3, -1, -1), expected, rtol=0, atol=0)
+    assert not torch.equal(changed, store[order])
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_policy_of_timm_depends_on_key_and_sample_alone(policy: str) -> None:
+    store, augment = photographs(12, 3), Augment(policy=f"timm:{policy}")
+    order = torch.arange(12)
+    random.seed(3)
+    np.random.seed(4)
+    changed = augment.change_bytes(store, order, KEY)
+    after = random.random(), np.random.rand()
+    random.seed(3)
+    np.random.seed(4)
+    assert after == (random.random(), np.random.rand())  # the generators are as they were
+    alone = torch.cat([augment.change_bytes(store[[i]], order[[i]], KEY) for i in range(11, -1, -1)]).flip(0)
+    torch.testing.assert_close(alone, changed, rtol=0, atol=0)
+    assert not torch.equal(augment.change_bytes(store, order, KEY + 1), changed)
+    torch.testing.assert_close(augment.change_bytes(store, order, None), store, rtol=0, atol=0)
+
+
+def test_a_planted_bug_of_seeding_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only torch's generator is seeded, from which timm does not draw."""
+    monkeypatch.setattr("blockyard.data.splits.augment.seeded_everywhere", seeded)
+    with pytest.raises(AssertionError):
+        test_a_policy_of_timm_equals_timm("rand-m9-n2", 3)
+    with pytest.raises(AssertionError):
+        test_a_policy_of_timm_depends_on_key_and_sample_alone("rand-m9-n2")
+
+
+@pytest.mark.parametrize(
+    ("augment", "message"),
+    [
+        ("rand-m9-n2", "expected timm: and rand, augmix, original, originalr, v0, v0r, 3a, with sections, such as"),
+        ("timm:random-m9", "expected timm: and rand, augmix"),
+        ("timm:rand-m9-q2", "the section 'q2' is not for rand; it takes each of these at most once, with numbers"),
+        ("timm:rand-m9.5", "the section 'm9.5' is not for rand"),
+        ("timm:rand-m9-n", "the section 'n' is not for rand"),  # timm skips it
+        ("timm:rand-tall", "the section 'tall' is not for rand"),  # timm takes the default set of operations
+        ("timm:rand-m9-m5", "the section 'm5' is not for rand"),
+        ("timm:rand-n100", "the section 'n100' is not for rand"),
+        ("timm:rand-p2", "the section 'p2' is not for rand"),
+        ("timm:augmix-a0", "timm cannot apply it: "),
+        ("timm:augmix-n2", "the section 'n2' is not for augmix"),
+        ("timm:3a-m9", "the section 'm9' is not for 3a"),
+        ("timm:rand-n20-tweights", "timm cannot apply it: Cannot take a larger sample than population"),
+    ],
+)
+def test_a_string_that_timm_cannot_apply_whole_is_refused(augment: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"data.augment={augment}: {message}")):
+        Digits(augment=augment)
+
+
+def test_making_a_data_set_leaves_the_generators_alone() -> None:
+    random.seed(3)
+    np.random.seed(4)
+    Digits(augment="timm:rand-m9-n2")
+    after = random.random(), np.random.rand()
+    random.seed(3)
+    np.random.seed(4)
+    assert after == (random.random(), np.random.rand())
+
+
 def test_augmentation_that_would_change_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"data\.rand_magnitude=5 is for data\.rand_augment=2"):
         Digits(rand_magnitude=5)
     with pytest.raises(UserError, match="images have 4 channels; it needs 1 or 3"):
         _ = _array(tmp_path, (40, 4, 12, 12), rand_augment=1).spec
+    with pytest.raises(UserError, match=r"data\.augment=timm:3a: images have 4 channels; it needs 1 or 3"):
+        _ = _array(tmp_path, (40, 4, 12, 12), augment="timm:3a").spec
     np.savez(tmp_path / "v.npz", x=np.ones((4, 3), dtype=np.float32), y=[0, 1, 0, 1])
     with pytest.raises(UserError, match=r"data\.erasing=0\.5 changes images, but a row is of the kind vector"):
         _ = Arrays(path=str(tmp_path / "v.npz"), erasing=0.5).spec

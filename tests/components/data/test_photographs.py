@@ -20,7 +20,7 @@ from blockyard.tokenizer.patch import Patch
 from tests.support.image_files import write_images
 
 KEY = 4321
-ALL = {"resized_crop": 0.3, "rand_augment": 2, "erasing": 0.9, "flip": True, "shift": 1}
+ALL = {"resized_crop": 0.3, "rand_augment": 2, "augment": "timm:rand-m9-n2", "erasing": 0.9, "flip": True, "shift": 1}
 
 
 def pictures(count: int, side: int = 16) -> Tensor:

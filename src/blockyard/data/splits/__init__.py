@@ -9,6 +9,7 @@ hash.py            random numbers that depend on a key and the sample alone
 simple_models.py   models that need no training, as baselines
 images.py          images in memory or on disk
 augment.py         random shifts, flips, crops, RandAugment and erasing of images
+timm_policy.py     augmentation policies of timm
 photographs.py     photographs of any size, with random resized crops
 image_tokens.py    images as token ids
 views.py           several partial views of an image

@@ -133,11 +133,6 @@ class ImageData(AugmentOptions, LoadedData):
         """Number of classes; None if it is not known yet."""
 
     @property
-    def augment(self) -> Augment:
-        """The augmentation of training images."""
-        return self.augmentation(self.shape[0], self.levels)
-
-    @property
     def spec(self) -> DataSpec:
         """Images of one size with a class each."""
         return DataSpec("image", self.shape, target="class", classes=self.classes, levels=self.levels)
@@ -158,7 +153,8 @@ class ImageData(AugmentOptions, LoadedData):
         self, kind: Callable[[Images, Preprocess], Split], parts: Sequence[Images], images: Tensor, tokenizer: Tokenizer
     ) -> Splits:
         """Return a split of each part, as `image_splits` does."""
-        return image_splits(kind, parts, images, self.augment, tokenizer, self.spec)
+        augment = self.augmentation(self.shape[0], self.levels)
+        return image_splits(kind, parts, images, augment, tokenizer, self.spec)
 
     def sized(self, *parts: Part) -> Iterator[Part]:
         """Yield as many images of each part as the options keep. Raises UserError if there are fewer."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -18,7 +16,7 @@ from torch.utils.data import IterableDataset
 from blockyard.contracts import Batch, BatchSize, Count, DataSpec, Split, Splits, Text, Tokenizer, Vocabulary
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.images import to_tensor
-from blockyard.data.splits.augment import seeded
+from blockyard.data.splits.augment import seeded_everywhere
 from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.order import mix
 from blockyard.data.splits.simple_models import equally_spaced
@@ -347,20 +345,6 @@ def first_items(dataset: Any, count: int, name: str) -> list[Any]:
     if not items:
         raise UserError(f"{name} yields no samples")
     return items
-
-
-@contextmanager
-def seeded_everywhere(seed: int) -> Iterator[None]:
-    """Seed the generators of torch, NumPy and Python inside, and put them back as they were."""
-    python, numpy = random.getstate(), np.random.get_state()
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    try:
-        with seeded(seed):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
 
 
 def _described(tensor: Tensor) -> str:

@@ -57,6 +57,7 @@ class Views(Base):
     crop: float = field(default=0.0, init=False, repr=False)
     rand_augment: int = field(default=0, init=False, repr=False)
     rand_magnitude: None = field(default=None, init=False, repr=False)
+    augment: None = field(default=None, init=False, repr=False)
     erasing: float = field(default=0.0, init=False, repr=False)
 
     def __post_init__(self) -> None:
