@@ -112,7 +112,7 @@ def test_settings_that_no_class_has(
 
 
 def test_completion() -> None:
-    assert complete("blockyard export format=p") == ["format=pt2"]
+    assert complete("blockyard export format=p") == ["format=peft", "format=pt2"]
     assert "to=" in complete("blockyard export ")
     assert {"out=", "timm=", "data="} <= set(complete("blockyard import folder "))
     assert "as=gpt2" in complete("blockyard import folder as=g")

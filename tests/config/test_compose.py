@@ -178,7 +178,7 @@ def test_values_are_taken_at_their_word(annotation, value, fits):
 def test_a_callback_is_deleted() -> None:
     composed = compose(["~callbacks.gradient_norm", "~callbacks.progress"])
     assert composed.issues == []
-    assert set(composed.config["callbacks"]) == {"learning_rate", "checkpoint"}
+    assert set(composed.config["callbacks"]) == {"learning_rate", "checkpoint", "device_stats"}
     assert check(composed) == []
 
 

@@ -209,6 +209,7 @@ REFUSED = {
     "threads": "2",
     "max_seconds": "60",
     "max_flops": "1e12",
+    "peak_flops": "1e12",
     "extrapolate": "[2]",
     "loops": "[2]",
     "write": "true",

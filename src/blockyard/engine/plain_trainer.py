@@ -324,6 +324,8 @@ def unserved(components: Components) -> Iterator[str]:
         yield f"trainer.max_seconds={plan.max_seconds:g} is counted by the loop of a run; give the Trainer max_time"
     if plan.max_flops is not None:
         yield f"trainer.max_flops={plan.max_flops:g} is counted before the first step of a run; use trainer.max_steps"
+    if plan.peak_flops is not None:
+        yield f"trainer.peak_flops={plan.peak_flops:g} is compared with the FLOPs of a run; leave it out"
     for name in ("first_batch", "first_context"):
         if getattr(plan, name) is not None:
             yield f"trainer.{name} is for the batches of a run, by the number of the step; leave it out"

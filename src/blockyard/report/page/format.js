@@ -33,11 +33,14 @@ const chance = (p) => (!known(p) ? NONE : p < 0.001 ? "< 0.001" : (p * (1 - 1e-1
 /** The same inside a sentence: "= 0.012", "< 0.001". */
 const equal = (p) => (known(p) && p < 0.001 ? chance(p) : `= ${chance(p)}`);
 
+/** A number of so many digits. */
+const rounded = (x, precision) => Number(x.toPrecision(precision)).toLocaleString("en", { maximumSignificantDigits: precision });
+
 /** Three significant digits: 0.0123, 45.6, 1,230. */
 function short(x, precision = 3) {
   if (!known(x)) return NONE;
   if (x !== 0 && (Math.abs(x) < 1e-3 || Math.abs(x) >= 1e6)) return signed(x.toExponential(Math.max(1, precision - 2)).replace("e+", "e").replace(/\.?0+e/, "e"));
-  return signed(Number(x.toPrecision(precision)).toLocaleString("en", { maximumSignificantDigits: precision }));
+  return signed(rounded(x, precision));
 }
 
 /** 1.2 k, 34 M, 5.6 G. */
@@ -49,14 +52,14 @@ function scaled(x, base, units, precision = 3) {
     value /= base;
     unit += 1;
   }
-  return `${Number(value.toPrecision(precision)).toLocaleString("en", { maximumSignificantDigits: precision })}${units[unit] ? `\u00a0${units[unit]}` : ""}`;
+  return `${rounded(value, precision)}${units[unit] ? `\u00a0${units[unit]}` : ""}`;
 }
 
 const count = (x, precision) => scaled(x, 1000, ["", "k", "M", "G", "T", "P", "E", "Z"], precision);
 const bytes = (x, precision) => scaled(x, 1024, ["B", "KiB", "MiB", "GiB", "TiB"], precision);
 
 /** A share: "39.6 %". */
-const percent = (x, precision) => (known(x) ? `${short(100 * x, precision)}\u00a0%` : NONE);
+const percent = (x, precision) => scaled(x && 100 * x, 1000, ["%"], precision);
 
 /** A duration. */
 function time(x, precision = 3) {
