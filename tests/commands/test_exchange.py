@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import huggingface_hub
 import pytest
 
 from blockyard.cli import main
@@ -69,6 +72,8 @@ def test_there_and_back(
         ("export run={run} to=x format=onnx as=gpt2", "as=gpt2 has an effect with"),
         ("export run={run} to=x format=hf license=Mine!", "a licence by the hub's name"),
         ("export run={run} to=x format=onnx license=mit", "license=mit has an effect with format=hf only"),
+        ("export run={run} to=x format=hf push=gpt", "a repository of the hub, such as USER/NAME"),
+        ("export run={run} to=x format=hf push=../gpt", "a repository of the hub, such as USER/NAME"),
         ("export run={run} to=x format=hf as=vit", "as=vit: no class of transformers"),
         ("export run={run} to=x format=hf as=llama", "position=learned, expected rope"),
         ("export run={run} to=x format=timm", "no class of timm has these blocks"),
@@ -116,3 +121,53 @@ def test_completion() -> None:
     assert "to=" in complete("blockyard export ")
     assert {"out=", "timm=", "data="} <= set(complete("blockyard import folder "))
     assert "as=gpt2" in complete("blockyard import folder as=g")
+
+
+def pushed(monkeypatch: pytest.MonkeyPatch, calls: list[tuple[Any, ...]], token: str | None, failure: str = "") -> None:
+    """Put a hub into the place of the client's that records what it is sent, or fails."""
+
+    def create_repo(repository: str, *, private: bool, exist_ok: bool) -> None:
+        calls.append((repository, private, exist_ok))
+
+    def upload_folder(*, repo_id: str, folder_path: Path, commit_message: str) -> SimpleNamespace:
+        if failure:
+            raise OSError(failure)
+        calls.append((repo_id, sorted(path.name for path in folder_path.iterdir()), commit_message))
+        return SimpleNamespace(commit_url=f"hub/{repo_id}/commit/1")
+
+    for function in (create_repo, upload_folder):
+        monkeypatch.setattr(huggingface_hub, function.__name__, function)
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: token)
+
+
+def test_an_export_is_pushed_to_the_hub(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[tuple[Any, ...]] = []
+    pushed(monkeypatch, calls, token="hf_x")
+    assert main(["export", f"run={run}", f"to={tmp_path / 'gpt'}", "format=hf", "push=me/gpt"]) == 0
+    assert "pushed to hub/me/gpt/commit/1" in capsys.readouterr().out
+    files = sorted(path.name for path in (tmp_path / "gpt").iterdir())
+    assert calls == [("me/gpt", True, True), ("me/gpt", files, "blockyard export")]
+
+
+def test_an_export_without_a_token_of_the_hub_writes_nothing(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[tuple[Any, ...]] = []
+    pushed(monkeypatch, calls, token=None)
+    assert main(["export", f"run={run}", f"to={tmp_path / 'gpt'}", "format=hf", "push=me/gpt"]) == 2
+    assert "set HF_TOKEN" in capsys.readouterr().err
+    assert calls == []
+    assert not (tmp_path / "gpt").exists()
+
+
+def test_an_export_that_the_hub_does_not_take_stays(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pushed(monkeypatch, [], token="hf_x", failure="no route to the hub")
+    assert main(["export", f"run={run}", f"to={tmp_path / 'gpt'}", "format=hf", "push=me/gpt"]) == 2
+    message = capsys.readouterr().err
+    assert "the hub did not take it (no route to the hub)" in message
+    assert f"`hf upload me/gpt {tmp_path / 'gpt'}`" in message
+    assert (tmp_path / "gpt" / "model.safetensors").is_file()

@@ -211,7 +211,7 @@ def test_an_answer_names_commands_families_and_options_that_exist(word: str) -> 
         assert command in COMMANDS
     for key in re.findall(r"([\w.]+)=", sentence):
         family = key.partition(".")[0]
-        assert family in {*catalog.run_keys(), *options(Root), "run", "resume", "which", "split", "to", "format"}
+        assert family in {*catalog.run_keys(), *options(Root), "run", "resume", "which", "split", "to", "format", "push"}
     for family, name in re.findall(r"\b(\w+)=([a-z_]+)", sentence):
         if family in catalog.groups():
             assert name in catalog.choices(family)

@@ -19,6 +19,12 @@ def _licence(text: str) -> str:
     return text
 
 
+def _repository(text: str) -> str:
+    if not re.fullmatch(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}", text, re.ASCII):
+        raise ValueError("a repository of the hub, such as USER/NAME")
+    return text
+
+
 @command()
 def export(
     *,
@@ -27,6 +33,7 @@ def export(
     format_: Literal["safetensors", "hf", "peft", "timm", "pt2", "onnx"],
     as_: Annotated[str, Value("PRESET", non_empty, of_choices("preset"))] | None = None,
     license_: Annotated[str, Value("ID", _licence)] | None = None,
+    push: Annotated[str, Value("USER/NAME", _repository)] | None = None,
     which: Literal["best", "last", "previous"] = "best",
     outputs: Outputs = OUTPUTS,
     allow: Allow = (),
@@ -48,6 +55,7 @@ def export(
         as: try the class of this preset only, with hf, peft and timm
         license: what the model card of hf states for the weights, by the hub's name, such as apache-2.0; without it,
             the card says that none is stated
+        push: send the folder to this repository of the Hugging Face hub too; a new repository is private
         which: the checkpoint
 
     Examples:
@@ -62,8 +70,14 @@ def export(
     from blockyard.report.home.hub_card import hub_card
     from blockyard.runs.load import load
     from blockyard.weights.convert.exporting import export_weights
+    from blockyard.weights.library.hub import push_folder, require_token
+
+    if push is not None:
+        require_token(push)
 
     card = partial(hub_card, licence=license_)
     loaded = load(folder, which=which, outputs=outputs, allow=allow)
     exported = export_weights(loaded, to, kind=format_, preset=as_, card=card)
     sys.stdout.write("".join(f"{line}\n" for line in [exported.folder, *exported.lines]))
+    if push is not None:
+        sys.stdout.write(f"pushed to {push_folder(exported.folder, push)}\n")

@@ -59,7 +59,7 @@ KEYS = {
     "save_steps": KEPT,
     "save_total_limit": KEPT,
     "load_best_model_at_end": "`blockyard eval run=RUN which=best` evaluates the best weights, which a run keeps",
-    "push_to_hub": "`blockyard export run=RUN to=FOLDER format=hf` writes a folder for the hub",
+    "push_to_hub": "`blockyard export run=RUN to=FOLDER format=hf push=USER/NAME`",
     "deepspeed": SHARDED,
     "fsdp": SHARDED,
     # nanoGPT
