@@ -204,6 +204,9 @@ def test_an_option_of_a_command_is_answered(option: str, capsys: pytest.CaptureF
     assert habits.OPTIONS[option] in refusal(f"{option}=x run=last", capsys)
 
 
+OPTIONS_OF_COMMANDS = ("run", "resume", "which", "split", "to", "format", "push")
+
+
 @pytest.mark.parametrize("word", SENTENCES)
 def test_an_answer_names_commands_families_and_options_that_exist(word: str) -> None:
     sentence = SENTENCES[word]
@@ -211,7 +214,7 @@ def test_an_answer_names_commands_families_and_options_that_exist(word: str) -> 
         assert command in COMMANDS
     for key in re.findall(r"([\w.]+)=", sentence):
         family = key.partition(".")[0]
-        assert family in {*catalog.run_keys(), *options(Root), "run", "resume", "which", "split", "to", "format", "push"}
+        assert family in {*catalog.run_keys(), *options(Root), *OPTIONS_OF_COMMANDS}
     for family, name in re.findall(r"\b(\w+)=([a-z_]+)", sentence):
         if family in catalog.groups():
             assert name in catalog.choices(family)
