@@ -117,3 +117,6 @@ def test_hours_that_show_too_little_are_refused() -> None:
     refuse_blind("test/accuracy", Resolution(0.1, 0.2, 0.2), 0.5, 1.0, 5)
     with pytest.raises(UserError, match=r"hours=1 decides nothing here: 5 seeds tell differences of 0\.3 or more"):
         refuse_blind("test/accuracy", Resolution(0.1, 0.3, 0.3), 0.5, 1.0, 5)
+    # Scores that do not differ between seeds have no noise to divide by.
+    with pytest.raises(UserError, match="test/cer is the same with both seeds of every arm"):
+        refuse_blind("test/cer", Resolution(0.0, 0.0, 0.0), 0.5, 1.0, 5)

@@ -147,8 +147,15 @@ def seeds_to_decide(result: Resolution, gain: float, compared: int, seeds: int) 
 def refuse_blind(metric: str, result: Resolution, span: float, hours: float, seeds: int) -> None:
     """Raise UserError where only differences of more than half of everything that can be learned are decided.
 
+    Also where the noise is not known: a recogniser that writes nothing yet has the same error rate with every seed.
+
     span: from the worst simple baseline to the best value of the metric, or of the scores themselves
     """
+    if not result.deviation:
+        raise UserError(
+            f"hours={hours:g} decides nothing here: {metric} is the same with both seeds of every arm after the short "
+            "runs, so that the noise between seeds is not known; give more hours, by which short runs are longer"
+        )
     if result.smallest <= 0.5 * span or span <= 0:
         return
     # The smallest difference falls with the root of the number of seeds.
