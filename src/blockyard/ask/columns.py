@@ -53,7 +53,7 @@ class TableColumn:
 
     @property
     def not_a_number(self) -> str | None:
-        """The first cell that is no number, such as n/a, in a column that mostly has numbers; else None."""
+        """The first cell that is not a number, such as n/a, in a column that mostly has numbers; else None."""
         others = [cell for cell in self.cells if not _is_number(cell)]
         if not others or len(others) > (1 - MOSTLY) * len(self.cells):
             return None

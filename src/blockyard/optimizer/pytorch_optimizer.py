@@ -88,7 +88,10 @@ class PytorchOptimizer(GroupedOptimizer):
         signature = dict(inspect.signature(self.kind).parameters)
         signature.pop("kwargs", None)
         self.has_decay = "weight_decay" in signature
-        self.options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+        self.options = dict(options)
+        for key, value in options.items():
+            if isinstance(value, list):  # a config has no tuples
+                self.options[key] = tuple(value)
         check_options(name, signature, self.options)
         if weight_decay and not self.has_decay:
             raise ValueError(f"optimizer.weight_decay={weight_decay}: {name} has none; use optimizer.weight_decay=0")

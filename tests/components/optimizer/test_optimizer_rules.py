@@ -204,7 +204,7 @@ MATRIX_RULES: list[Any] = [
 def test_matrices_of_one_shape_in_a_batch_move_as_alone(
     monkeypatch: pytest.MonkeyPatch, kind: Any, options: dict[str, Any]
 ) -> None:
-    """As on a GPU: six matrices of two shapes in two groups of other rates, one of them without a gradient."""
+    """Six matrices of two shapes in two groups of other rates, one of them without a gradient."""
 
     def weights_after(batched: bool) -> list[Tensor]:
         sizes: list[int] = []

@@ -83,7 +83,8 @@ class SyntheticTask(LoadedData):
 
     def _regenerate(self, split: int, count: int, factor: int) -> TaskBatch:
         """Generate sequences of a split at another length; at factor 1 they are its first ones."""
-        counts = [count if number == split else 0 for number in range(3)]
+        counts = [0, 0, 0]
+        counts[split] = count
         (sequences,) = self.lengthened(factor)._generate_splits(counts)
         return sequences
 

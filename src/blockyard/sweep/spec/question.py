@@ -159,7 +159,7 @@ def read(path: Path, seeds: int | None = None, until_decided: bool = False, fres
         if isinstance(value, dict):
             content["seeds"] = {**value, "from": fresh_from}
         else:
-            # A value that is no seeds stays for the check.
+            # The check that follows refuses a value that does not name seeds.
             content["seeds"] = {"from": fresh_from, "count": len(value) if isinstance(value, list) else value}
         name += CONFIRMATION
     question = parse(content, name=name, path=str(path), header=header)
