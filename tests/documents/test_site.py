@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import ROOT
+from tools import publish_site
 from tools.browser import Witness, address, chromium, launched
 
 API = sorted((ROOT / "docs/api").glob("*.md"))
@@ -28,6 +30,20 @@ def test_the_search_of_the_site_asks_no_other_host() -> None:
     (script,) = re.findall(r"polyfills: \[(\S*iframe-worker\S*)\]", config)
     assert (ROOT / "docs" / script).is_file()
     assert "  - offline\n" in config
+
+
+def test_a_new_version_stands_beside_the_earlier_ones(tmp_path: Path) -> None:
+    for version in ("0.9.0", "0.10.0", "0.9.1", "0.9.0"):  # 0.9.0 is built again
+        built = tmp_path / "new"
+        built.mkdir()
+        (built / "index.html").write_text(f"{version} {len(list(tmp_path.iterdir()))}")
+        publish_site.publish(built, tmp_path, version)
+
+    listed = json.loads((tmp_path / "versions.json").read_text())
+    assert [one["version"] for one in listed] == ["0.10.0", "0.9.1", "0.9.0"]
+    assert [one["aliases"] for one in listed] == [["latest"], [], []]
+    assert "url=0.10.0/index.html" in (tmp_path / "index.html").read_text()
+    assert (tmp_path / "0.9.0/index.html").read_text() == "0.9.0 6"
 
 
 @pytest.mark.full

@@ -104,6 +104,9 @@ class Learner(pl.LightningModule):
                 fully_shard(block, mesh=mesh)
             fully_shard(self.model, mesh=mesh)
         if self.settings.compile:
+            # The cap and the scale of scores are numbers of FlexAttention's kernel. Where a second model of the process
+            # has other ones, the compiler would make them inputs, which FlexAttention does not take.
+            torch._dynamo.config.specialize_float = True
             models = [self.model]
             if self.teacher is not None:
                 models.append(self.teacher.model)
