@@ -52,6 +52,7 @@ def publish(site: Path, folder: Path, version: str) -> None:
     Args:
         site: a folder on the same disk; an earlier site of the same version is replaced by it
         folder: holds a site for each version
+        version: such as 0.2.0
     """
     shutil.rmtree(folder / version, ignore_errors=True)
     site.rename(folder / version)
