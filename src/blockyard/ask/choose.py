@@ -164,8 +164,8 @@ def refuse_blind(metric: str, result: Resolution, span: float, hours: float, see
     factor = (result.smallest / (0.5 * span)) ** 2
     raise _too_few(
         hours,
-        f"{seeds} seeds tell differences of {result.smallest:.2g} or more in {metric}, where {span:.2g} is all that can "
-        f"be learned; use more test samples (data.test_fraction), more data, or about {factor:.1f} times the hours",
+        f"{seeds} seeds tell differences of {result.smallest:.2g} or more in {metric}, where {span:.2g} is all that "
+        f"can be learned; use more test samples (data.test_fraction), more data, or about {factor:.1f} times the hours",
     )
 
 
