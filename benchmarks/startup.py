@@ -1,7 +1,7 @@
 """Seconds and memory from the command to the first training step, and to the answers that need no training.
 
 The next job of `train -m` starts in a process that has imported everything: its seconds are those from its own start to
-its first step.
+its first step. A process that imports PyTorch and does nothing else is the reference: most of a check is that import.
 
     python benchmarks/startup.py [--rounds 5] [--strict]
 
@@ -28,6 +28,7 @@ from typing import NamedTuple
 RUN = ("trainer.max_steps=1", "trainer=cpu", "callbacks=quiet", "trainer.limit_val=1", "trainer.limit_test=1")
 FIRST_STEP = "first step"
 NEXT_JOB = "next job of -m"
+REFERENCE = "python -c 'import torch'"
 FINISHED = "dry run of a finished sweep"
 SWEEP = f"""
 claim: One is better
@@ -38,10 +39,22 @@ seeds: 1
 
 
 class Bound(NamedTuple):
-    """The most seconds and MiB; None where the memory has no bound."""
+    """The most seconds and MiB; None where there is no bound."""
 
-    seconds: float
+    seconds: float | None = None
     mib: float | None = None
+
+    def cells(self) -> tuple[str, str]:
+        """Return both as texts; an empty one where there is no bound."""
+        seconds = "" if self.seconds is None else str(self.seconds)
+        mib = "" if self.mib is None else f"{self.mib:g}"
+        return seconds, mib
+
+    def is_exceeded(self, seconds: float, mib: float) -> bool:
+        """Return whether one of two measured values is above its bound."""
+        too_slow = self.seconds is not None and seconds > self.seconds
+        too_large = self.mib is not None and mib > self.mib
+        return too_slow or too_large
 
 
 class Used(NamedTuple):
@@ -55,6 +68,7 @@ class Used(NamedTuple):
 BOUNDS = {
     FIRST_STEP: Bound(5.0),
     NEXT_JOB: Bound(1.0),
+    REFERENCE: Bound(),
     "check": Bound(2.5),
     "list": Bound(0.5, 150),
     "list sweeps": Bound(1.0, 150),
@@ -91,10 +105,12 @@ def print_rows(rounds: int) -> bool:
         seconds = statistics.median(used.seconds for used in processes)
         mib = statistics.median(used.mib for used in processes)
         cpu = statistics.median(used.cpu for used in processes)
-        above |= seconds > bound.seconds or (bound.mib is not None and mib > bound.mib)
-        most = "" if bound.mib is None else f"{bound.mib:g}"
+        above |= bound.is_exceeded(seconds, mib)
+        most_seconds, most_mib = bound.cells()
         times = " ".join(f"{used.seconds:.2f}" for used in processes)
-        sys.stdout.write(f"| {name} | {seconds:.2f} | {bound.seconds} | {cpu:.2f} | {mib:.0f} | {most} | {times} |\n")
+        sys.stdout.write(
+            f"| {name} | {seconds:.2f} | {most_seconds} | {cpu:.2f} | {mib:.0f} | {most_mib} | {times} |\n"
+        )
         sys.stdout.flush()
     return above
 
@@ -110,6 +126,8 @@ def measure(name: str) -> Used:
             Path(folder, "question.yaml").write_text(SWEEP, encoding="utf-8")
             run(["sweep", "question.yaml"], folder)
             return run(["sweep", "question.yaml", "--dry-run"], folder)
+        if name == REFERENCE:
+            return run_process([sys.executable, "-c", "import torch"], folder)
         return run(name.split(), folder, code=2 if name.endswith("nope") else 0)
 
 
@@ -121,8 +139,12 @@ def first_step(folder: Path, *more: str, seed: int = 0) -> Used:
 
 
 def run(arguments: Sequence[str], folder: str, code: int = 0) -> Used:
-    """Return the seconds and the memory of a whole command. Raises CalledProcessError for another exit code."""
-    command = [sys.executable, "-m", "blockyard", *arguments]
+    """Return the seconds and the memory of a command of blockyard. Raises CalledProcessError for another exit code."""
+    return run_process([sys.executable, "-m", "blockyard", *arguments], folder, code)
+
+
+def run_process(command: Sequence[str], folder: str, code: int = 0) -> Used:
+    """Return the seconds and the memory of a process. Raises CalledProcessError for another exit code."""
     start = time.perf_counter()
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)

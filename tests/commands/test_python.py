@@ -203,6 +203,8 @@ def test_mistakes_are_errors_of_the_package(run_folder: RunFolder) -> None:
         blockyard.embed(run_folder, "good film")
     with pytest.raises(blockyard.UserError, match=r"resume: .* in Python the call that began a run continues it"):
         blockyard.train("resume=last")
+    with pytest.raises(blockyard.UserError, match=r"\['seed=1'\] is neither .* passed as \*overrides"):
+        blockyard.check(["seed=1"])
 
 
 def test_results_print_as_one_line(run_folder: RunFolder) -> None:

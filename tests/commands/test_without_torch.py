@@ -204,3 +204,30 @@ def test_nothing_is_printed_where_the_answer_needs_torch(
 
     assert _without_torch.answer("check", command) is None
     assert capsys.readouterr().out == ""
+
+
+def test_a_result_is_handed_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placeholders, "LIBRARIES", ())
+
+    def command() -> int:
+        assert _without_torch.once("sum", lambda: 1 + 1) == 2
+        placeholders.require_torch()
+        return 0
+
+    assert _without_torch.answer("check", command) is None
+    assert _without_torch.once("product", lambda: 3) == 3
+    assert _without_torch.once("sum", lambda: 4) == 2
+    assert _without_torch.once("sum", lambda: 4) == 4
+
+
+def test_a_sound_config_is_composed_in_one_of_the_two_processes(tmp_path: Path) -> None:
+    code = (
+        "from blockyard.cli import main\n"
+        "assert main(['check', 'experiment=vit_digits']) == 0\n"
+        "from blockyard.config.merge import _merge_files\n"
+        "print(_merge_files.cache_info().misses)\n"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "0"

@@ -14,6 +14,7 @@ from blockyard.config import habits
 from blockyard.config.choices import catalog
 from blockyard.config.compose import compose
 from blockyard.config.schema import Root, options
+from tests.config.typed_by_habit import LINES, OVERRIDES, WORKING_LINES, WORKS
 
 SENTENCES = {
     **habits.KEYS,
@@ -21,127 +22,6 @@ SENTENCES = {
     **habits.COMMANDS,
     **habits.FLAGS,
     **habits.OPTIONS,
-}
-
-WORKS = ""
-
-# Overrides that people type after `blockyard train` out of habit: what the answer has, or WORKS.
-OVERRIDES = {
-    # lightning-hydra-template
-    "trainer=gpu": WORKS,
-    "trainer=cpu": WORKS,
-    "trainer=ddp": WORKS,
-    "trainer=mps": "trainer=cpu, trainer=gpu",
-    "trainer=ddp_sim": "trainer=ddp trainer.accelerator=cpu trainer.devices=2",
-    "trainer=deepspeed": "trainer=fsdp",
-    "logger=wandb": WORKS,
-    "logger=mlflow": WORKS,
-    "logger=csv": "every run writes metrics.csv",
-    "logger=many_loggers": "logger=[tensorboard,wandb]",
-    "logger=comet": "logger._target_=CLASS",
-    "logger=aim": "logger._target_=CLASS",
-    "logger=neptune": "logger._target_=CLASS",
-    "logger=null": "(try logger=none)",
-    "logger.wandb.project=p": "logger (Wandb) has no option 'wandb'",
-    "callbacks=default": WORKS,
-    "callbacks=none": "did you mean quiet?",
-    "callbacks=null": "(try callbacks=quiet)",
-    "callbacks.model_checkpoint.monitor=val/acc": "callbacks.checkpoint.every=N",
-    "callbacks.early_stopping.patience=5": "(try callbacks=early_stopping)",
-    "debug=limit": WORKS,
-    "debug=overfit": WORKS,
-    "debug=profiler": WORKS,
-    "debug=default": "debug=fast",
-    "debug=fdr": "debug=fast",
-    "experiment=example": "`blockyard list experiment`",
-    "hparams_search=mnist_optuna": "`search:`",
-    "optimized_metric=val/acc": "`metric:`",
-    "ckpt_path=outputs/x/last.ckpt": "resume=RUN",
-    "task_name=foo": "name=NAME",
-    "tags=[a]": WORKS,
-    "+tags=[a]": WORKS,
-    "paths=default": "outputs=FOLDER",
-    "paths.data_dir=/data": "data.path=FILE",
-    "paths.output_dir=x": "outputs=FOLDER",
-    "extras.print_config=true": "--cfg job",
-    "train=false": "`blockyard eval run=RUN`",
-    "test=false": "`blockyard eval run=RUN`",
-    "model.optimizer.lr=0.1": "optimizer.lr=1e-3",
-    "model.net.lin1_size=64": "model.dim=64",
-    "scheduler=cosine": "(try schedule=cosine)",
-    "data.num_workers=2": "trainer.num_workers",
-    # Lightning
-    "data.batch_size=32": WORKS,
-    "trainer.max_epochs=3 trainer.accelerator=gpu trainer.devices=4": WORKS,
-    "trainer.strategy=ddp": WORKS,
-    "trainer.precision=bf16-mixed": WORKS,
-    "trainer.precision=16": WORKS,
-    "trainer.deterministic=true": WORKS,
-    "trainer.val_check_interval=100": "trainer.eval_every",
-    "trainer.gradient_clip_val=1": "trainer.gradient_clip",
-    "trainer.accumulate_grad_batches=2": "trainer.accumulate",
-    "+trainer.limit_train_batches=5": "trainer.limit_train",
-    "trainer.fast_dev_run=true": "debug=fast",
-    "logger.offline=true": "logger.mode=offline",
-    "optimizer._target_=torch.optim.SGD": WORKS,
-    "schedule._target_=torch.optim.lr_scheduler.LinearLR": WORKS,
-    # Hydra
-    "seed=1,2,3": "(try -m seed=1,2,3)",
-    "~logger": "(try logger=none)",
-    "hydra.run.dir=x": "outputs=FOLDER",
-    "hydra.job.chdir=true": "outputs=FOLDER",
-    "hydra/launcher=joblib": "`blockyard sweep --help`",
-    "hydra/sweeper=optuna": "`blockyard sweep --help`",
-    "--config-name=x": "experiment=NAME",
-    "--config-path=configs": "did you mean --config-dir?",
-    "-cn foo": "experiment=NAME",
-    "+foo=1": "a config has no keys and groups beside its families",
-    "+mygroup=x": "a config has no keys and groups beside its families",
-    "block=pre_norm, post_norm": "several values are written without spaces, key=A,B",
-    # Hugging Face, W&B and scripts
-    "trainer.compile=true": WORKS,
-    "compile=true": "(try trainer.compile)",
-    "attention=flash": "(try trainer.attention)",
-    "lr_scheduler=cosine": "(try schedule=cosine)",
-    "optimizer=adam": "did you mean adamw?",
-    "optimizer=lion": "did you mean timm_optim?",
-    "model=gpt2": "did you mean preset=gpt2?",
-    "model=vit": "did you mean preset=vit?",
-    "token_mixer=flash_attention": "token_mixer=attention trainer.attention=auto",
-    "token_mixer=nope": "position=none",
-    "data=wikitext": "data=hf data.path=FOLDER",
-    "wandb.project=foo": "logger.project=NAME",
-    "--resume": "resume=VALUE",
-}
-
-# Whole command lines: what the answer has.
-LINES = {
-    "fit": "`blockyard train`",
-    "test": "`blockyard eval run=last`",
-    "resume last": "`blockyard train resume=last`",
-    "login": "`wandb login`",
-    "version": "`blockyard --version`",
-    "ui": "`blockyard board`",
-    "tensorboard": "`blockyard board`",
-    "eval ckpt_path=x run=last": "run=RUN",
-    "sweep --n-jobs 4": "--workers N",
-    "sweep quickstart -m": "`blockyard train -m`",
-    "sweep quickstat": "unknown sweep 'quickstat'; did you mean quickstart?",
-    "sweep nosuch/quickstat.yaml": "nosuch; did you mean quickstart?",
-    "sweep nothere.yaml": "see `blockyard list sweeps`",
-    "sweep vit_digits": "'vit_digits' is an experiment",
-    "runs ls": "`blockyard runs` alone lists",
-    "list rope": "rope: not a family but a choice; see `blockyard explain position=rope`",
-}
-
-# Whole command lines that work: the beginning of what they print.
-WORKING_LINES = {
-    "list models": "model\n",
-    "list optimizers": "optimizer\n",
-    "help": "blockyard composes",
-    "help sweep": "blockyard sweep",
-    "--version": "blockyard ",
-    "train --info defaults": "",
 }
 
 

@@ -69,10 +69,11 @@ def choose_length(
     needed = _seconds(times, FEWEST_SEEDS, parallel)
     if needed > budget:
         enough = _rounded_up(needed / USED / 3600)
-        raise UserError(
-            f"hours={hours:g} decides nothing here: {len(times)} arms x {FEWEST_SEEDS} seeds x {shortest:,} steps, the "
-            f"fewest that can tell something, take about {format_duration(needed)} on this machine with {parallel} in "
-            f"parallel; hours={enough:g} would do, and so would fewer arms, data.train_size=N or a smaller model"
+        raise _too_few(
+            hours,
+            f"{len(times)} arms x {FEWEST_SEEDS} seeds x {shortest:,} steps, the fewest that can tell something, take "
+            f"about {format_duration(needed)} on this machine with {parallel} in parallel; hours={enough:g} would do, "
+            "and so would fewer arms, data.train_size=N or a smaller model",
         )
     steps = total
     if _seconds(seconds_of(total), FEWEST_SEEDS, parallel) > budget:
@@ -152,19 +153,25 @@ def refuse_blind(metric: str, result: Resolution, span: float, hours: float, see
     span: from the worst simple baseline to the best value of the metric, or of the scores themselves
     """
     if not result.deviation:
-        raise UserError(
-            f"hours={hours:g} decides nothing here: {metric} is the same with both seeds of every arm after the short "
-            "runs, so that the noise between seeds is not known; give more hours, by which short runs are longer"
+        raise _too_few(
+            hours,
+            f"{metric} is the same with both seeds of every arm after the short runs, so that the noise between seeds "
+            "is not known; give more hours, by which short runs are longer",
         )
     if result.smallest <= 0.5 * span or span <= 0:
         return
     # The smallest difference falls with the root of the number of seeds.
     factor = (result.smallest / (0.5 * span)) ** 2
-    raise UserError(
-        f"hours={hours:g} decides nothing here: {seeds} seeds tell differences of {result.smallest:.2g} or more in "
-        f"{metric}, where {span:.2g} is all that can be learned; use more test samples (data.test_fraction), more "
-        f"data, or about {factor:.1f} times the hours"
+    raise _too_few(
+        hours,
+        f"{seeds} seeds tell differences of {result.smallest:.2g} or more in {metric}, where {span:.2g} is all that "
+        f"can be learned; use more test samples (data.test_fraction), more data, or about {factor:.1f} times the hours",
     )
+
+
+def _too_few(hours: float, reason: str) -> UserError:
+    """Return the refusal of hours in which no sweep decides anything."""
+    return UserError(f"hours={hours:g} decides nothing here: {reason}")
 
 
 def _rounded_up(value: float) -> float:

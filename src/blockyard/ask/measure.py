@@ -105,10 +105,8 @@ def prepare(draft: SweepDraft, folder: Path, config_dirs: Sequence[str], reader:
     """Return a draft with its data read. Raises UserError with every problem of the config, the arms and the data."""
     plan = _plan(draft, folder, config_dirs, reader)
     if plan.refused:
-        reasons = []
-        for refused in plan.refused:
-            reasons += [f"arm {refused.arm}: {reason}" for reason in refused.reasons]
-        raise UserError("\n  - ".join(reasons))
+        problems = [problem for refused in plan.refused for problem in refused.problems()]
+        raise UserError("\n  - ".join(problems))
     config = plan.variants[draft.baseline].config
     facts = reader.read(config)
     if facts.problem:

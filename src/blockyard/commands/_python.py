@@ -382,13 +382,17 @@ def as_texts(overrides: Sequence[Overrides]) -> list[str]:
 
     Texts may thus hold interpolations; paths of `pathlib` do not.
 
-    Raises UserError for a value that no config has.
+    Raises UserError for a value that no config has, and for a list in the place of its items.
     """
     texts = []
     for override in overrides:
         if isinstance(override, str):
             texts.append(override)
             continue
+        if not isinstance(override, Mapping):
+            raise UserError(
+                f"{override!r} is neither a text nor a mapping; overrides of a list are passed as *overrides"
+            )
         for key, value in override.items():
             text = value
             if not isinstance(value, str):

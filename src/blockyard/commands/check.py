@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from blockyard.commands._signature import command
 from blockyard.commands._types import ConfigDirs, Override
+from blockyard.commands._without_torch import once
 
 if TYPE_CHECKING:
     from blockyard.config.compose import Composed
@@ -66,6 +67,7 @@ def compose_and_check(overrides: Sequence[str], config_dirs: Sequence[str]) -> t
     from blockyard.config.compose import compose
     from blockyard.runs.redact import redact_text, remember
 
-    composed = compose(overrides, config_dirs)
+    line = (tuple(overrides), tuple(config_dirs))
+    composed = once(line, lambda: compose(overrides, config_dirs))
     remember(composed.config)  # a secret of the wrong type is not printed
     return composed, [redact_text(str(issue)) for issue in check_config(composed)]

@@ -88,6 +88,10 @@ class Refused:
     setting: Setting
     reasons: tuple[str, ...]
 
+    def problems(self, role: str = "arm") -> list[str]:
+        """Return a line for each reason, with the arm; role: of the arm in the file, such as baseline"""
+        return [f"{role} {self.arm}: {reason}" for reason in self.reasons]
+
 
 @dataclass(frozen=True)
 class Task:

@@ -240,7 +240,7 @@ class _Planner:
         if not problems and baseline not in {variant.arm for variant in self.variants.values()}:
             for refused in self.refused:
                 if refused.arm == baseline:
-                    problems += [f"baseline {baseline}: {reason}" for reason in refused.reasons]
+                    problems += refused.problems("baseline")
         problems = [*self.metric_problem, *problems]
         if problems:
             raise BadQuestionError(list(dict.fromkeys(problems)))
