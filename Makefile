@@ -15,12 +15,17 @@ WORKERS ?= 2
 # What old versions of libraries break first. Left out: style, pages, reports, pictures, exported and imported weights.
 CORE ?= tests/components tests/config tests/engine tests/evaluate tests/generate tests/ops tests/runs tests/sweep
 
-.PHONY: run test test-all test-gpu test-oldest test-pythons battery schedulers lint format bench docs lock audit clean
+.PHONY: run test suite test-all test-gpu test-oldest test-pythons battery schedulers lint style types format bench docs \
+	lock audit clean
 
 run: $(VENV)/run.done  ## ask the first question: sixteen runs, a verdict, a page
 	$(BIN)/blockyard sweep quickstart
 
-test: $(VENV)/dev.done lint  ## the default suite
+# Without its cache mypy takes over a minute of one core, so it runs beside the tests; make fails if either fails.
+test: $(VENV)/dev.done style  ## style, types, spelling, the default suite
+	$(MAKE) --no-print-directory --jobs 2 types suite
+
+suite: $(VENV)/dev.done
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --durations 20
 
 test-all: $(VENV)/dev.done lint  ## also every legal triple of choices and the long runs
@@ -35,11 +40,15 @@ battery: $(VENV)/dev.done  ## every case of the batteries of kills, damage and h
 schedulers: $(VENV)/dev.done  ## real SLURM, Ray, torchrun and W&B's protocol on this machine; installs Debian's packages
 	$(BIN)/python -m pytest -m schedulers tests
 
-lint: $(VENV)/dev.done  ## style, types, spelling
+lint: style types  ## style, types, spelling
+
+style: $(VENV)/dev.done
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --check --quiet .
-	$(BIN)/mypy
 	$(BIN)/codespell
+
+types: $(VENV)/dev.done
+	$(BIN)/mypy
 
 format: $(VENV)/dev.done  ## mend what can be mended
 	$(BIN)/ruff check --fix .

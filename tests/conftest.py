@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.support.isolation import isolate_environment, working_folder
+from tests.support.isolation import isolate_environment, leave_unsynced, working_folder
 from tests.support.paths import SHARED
 
 isolate_environment()
+leave_unsynced()
 
 # A shell starts jobs in the background with SIGINT ignored, and what tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

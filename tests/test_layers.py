@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -85,7 +86,7 @@ def test_a_planted_import_is_caught(
     tmp_path: Path, path: str, text: str, caught: Callable[[Path], list[object]]
 ) -> None:
     package = tmp_path / "blockyard"
-    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"), copy_function=os.symlink)
     (package / path).parent.mkdir(exist_ok=True)
     (package / path).write_text(text, encoding="utf-8")
     assert caught(package)

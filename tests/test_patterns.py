@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.patterns import Place, javascript_patterns, python_patterns, texts
 
-SECONDS = 1.0  # of processor time: a linear pattern takes a hundredth of it, a quadratic one many times as much
+SECONDS = 0.3  # of processor time: a linear pattern takes a thirtieth of it, a quadratic one many times as much
 
 # Patterns that are not linear, with what bounds their texts.
 BOUNDED = {
@@ -33,7 +33,12 @@ MADE = {
     ("sweep/spec/sweep_yaml.py", "search"): "four patterns of single values, of which none has two repeats in a row",
     ("tokenizer/word.py", "findall"): "two classes of characters",
 }
-PLACES = [*python_patterns(), *javascript_patterns()]
+
+
+@pytest.fixture(scope="module")
+def places() -> list[Place]:
+    """The patterns of the project; finding them parses most of it, which takes longer than collecting the tests."""
+    return [*python_patterns(), *javascript_patterns()]
 
 
 class _TooLongError(Exception):
@@ -70,19 +75,19 @@ def slow_text(place: Place) -> Any:
     return None
 
 
-def test_every_pattern_is_linear() -> None:
-    assert len(PLACES) > 120
+def test_every_pattern_is_linear(places: list[Place]) -> None:
+    assert len(places) > 120
     slow: dict[str, str] = {}
-    for place in {(each.text, each.method, each.flags): each for each in PLACES if each.text is not None}.values():
+    for place in {(each.text, each.method, each.flags): each for each in places if each.text is not None}.values():
         if place.text not in BOUNDED and (text := slow_text(place)) is not None:
             slow[f"{place.where}: {place.text}"] = f"{text[:60]!r}..."
     assert slow == {}
 
 
-def test_exceptions_are_those_of_the_project() -> None:
-    exceptions = {(place.where.partition(":")[0], place.method) for place in PLACES if place.text is None}
+def test_exceptions_are_those_of_the_project(places: list[Place]) -> None:
+    exceptions = {(place.where.partition(":")[0], place.method) for place in places if place.text is None}
     assert exceptions == MADE.keys()
-    assert BOUNDED.keys() <= {place.text for place in PLACES}
+    assert BOUNDED.keys() <= {place.text for place in places}
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,19 @@ def _new_home() -> None:
     atexit.register(remove)
 
 
+def leave_unsynced() -> None:
+    """Let files of this process and its forks reach the disk when the kernel likes.
+
+    A run of five steps waits 60 times for the disk, and what a killed process has written stays without that.
+    `tests/runs/test_synced.py` and the battery of file operations see the calls all the same.
+    """
+
+    def fsync(handle: int) -> None:
+        os.fstat(handle)  # raises OSError where the handle is closed, as the system's does
+
+    os.fsync = fsync
+
+
 @contextmanager
 def working_folder(parent: Path) -> Iterator[Path]:
     """A new folder below `parent` as the working folder; removed at the end, and `parent` is the working folder."""

@@ -38,7 +38,7 @@ def python_patterns() -> Iterator[Place]:
     """Yield the patterns of all modules of the package."""
     for path in sorted(PACKAGE.rglob("*.py")):
         source = path.read_text(encoding="utf-8")
-        if "re." in source:
+        if re.search(r"\bre\.", source):
             yield from _of_module(path, source)
 
 

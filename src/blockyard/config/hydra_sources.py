@@ -6,18 +6,20 @@ Apart from `user_folders` because these classes derive from Hydra's, and complet
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import os
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 from urllib.parse import quote, unquote_to_bytes
 
 from hydra import initialize_config_dir
 from hydra._internal import defaults_list
 from hydra._internal.config_repository import ConfigRepository
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 SCHEME = "userfolder"
 MAX_READS = 1_000  # of files by one composition
 _PARSED: dict[tuple[str, str], bytes] = {}  # (folder, path of a file) -> the file as parsed, pickled
+# Folders of sources -> (path, whether a file or a group) -> the index of the source that has it.
+_LOCATED: dict[tuple[str, ...], dict[tuple[str, ObjectType | None], int | None]] = {}
 _interpolation_map = defaults_list._create_interpolation_map
 
 
@@ -113,14 +117,38 @@ class PackageFiles(ConfigRepository):
     read each time. Results are copies: Hydra writes into them.
     """
 
+    _located: dict[tuple[str, ObjectType | None], int | None] | None
+
+    def initialize_sources(self, config_search_path: ConfigSearchPath) -> None:
+        """Make the sources of a search path."""
+        super().initialize_sources(config_search_path)
+        folders = tuple(map(_folder, self.sources))
+        self._located = None
+        if _unchanging().issuperset(folders):
+            self._located = _LOCATED.setdefault(folders, {})
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Return a shallow copy. Hydra copies a repository before it gives it other sources, and changes no source."""
+        return copy.copy(self)
+
+    def _find_object_source(self, config_path: str, object_type: ObjectType | None) -> ConfigSource | None:
+        """Return the first source with a file or a group of that path, None if there is none."""
+        if self._located is None:
+            return super()._find_object_source(config_path, object_type)
+        key = (config_path, object_type)
+        if key not in self._located:
+            source = super()._find_object_source(config_path, object_type)
+            self._located[key] = None if source is None else self.sources.index(source)
+        index = self._located[key]
+        return None if index is None else self.sources[index]
+
     def load_config(self, config_path: str) -> ConfigResult | None:
         """Return the parsed file of a path such as `block/pre_norm`, None if there is none."""
         source = self._find_object_source(config_path=config_path, object_type=ObjectType.CONFIG)
         if source is None:
             return super().load_config(config_path)
-        folder = f"{source.scheme()}://{source.path}"
-        # Files of other folders may change while the process runs.
-        if folder not in (f"file://{catalog.conf_dir()}", "pkg://hydra.conf", "structured://"):
+        folder = _folder(source)
+        if folder not in _unchanging():
             return super().load_config(config_path)
         key = (folder, config_path)
         if key not in _PARSED:
@@ -128,6 +156,15 @@ class PackageFiles(ConfigRepository):
             parsed.plain = _plain(parsed)  # type: ignore[attr-defined]
             _PARSED[key] = pickle.dumps(parsed)
         return cast("ConfigResult", pickle.loads(_PARSED[key]))
+
+
+def _folder(source: ConfigSource) -> str:
+    return f"{source.scheme()}://{source.path}"
+
+
+def _unchanging() -> frozenset[str]:
+    """Return the folders whose files do not change while the process runs."""
+    return frozenset({f"file://{catalog.conf_dir()}", "pkg://hydra.conf", "structured://"})
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,11 @@ class Linear(nn.Linear):
             self.roles["weight"] = role
         super().__init__(d_in, d_out, bias=bias)
 
+    def reset_parameters(self) -> None:
+        """Draw torch's initial weights, except on the meta device, where torch takes 1 ms to draw nothing."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
     def init_weights(self, init: Init) -> None:
         """Draw normal weights; the bias is zero."""
         init.normal("weight", std=self.std)
