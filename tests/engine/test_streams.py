@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -14,12 +15,19 @@ import torch
 from blockyard.contracts import Batch, StreamItem, StreamPosition
 from blockyard.data.dataset import OwnDataset
 from blockyard.data.splits.streams import StreamSplit
+from blockyard.engine.growth import Growth, Ramp
 from blockyard.engine.loader import Layout, training_loader
-from blockyard.engine.stream_loader import Positions, StreamBatches, StreamLoader, stream_remarks
+from blockyard.engine.run import train
+from blockyard.engine.stream_loader import Positions, StreamBatches, StreamLoader, check_stream, stream_remarks
 from blockyard.errors import UserError
 from blockyard.objective.classify import Classify
+from blockyard.runs.resume import reopen
 from blockyard.tokenizer.byte import Byte
-from tests.support import own_data
+from tests.battery import ranks
+from tests.support import engine_runs, own_data
+from tests.support.engine_runs import rows, run
+from tests.support.fork import forked
+from tests.support.tiny import DECODER, ON_CPU, ONE_BATCH, ONE_LAYER, steps
 
 STEPS = 8
 BATCH = 8
@@ -66,8 +74,8 @@ def values(batches: Any, micro_batches: int = 1) -> list[list[float]]:
     return [sorted(sum(each[at : at + micro_batches], [])) for at in range(0, len(each), micro_batches)]
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2, 3])
-@pytest.mark.parametrize(("nodes", "node_workers"), [(1, 1), (4, 1), (2, 2)])
+@pytest.mark.parametrize(("nodes", "node_workers", "workers"), [(1, 1, 0), (4, 1, 2), (2, 2, 0), (2, 2, 2), (1, 2, 3)])
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_a_step_has_the_same_samples_with_any_workers_and_micro_batches(
     nodes: int, node_workers: int, workers: int
 ) -> None:
@@ -86,15 +94,15 @@ def test_a_step_has_the_same_samples_with_any_workers_and_micro_batches(
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize(("nodes", "world"), [(2, 2), (4, 2), (4, 4), (1, 2), (2, 4)])
+@pytest.mark.parametrize(("nodes", "world"), [(2, 2), (4, 2), (1, 2), (2, 4)])
 def test_processes_read_disjoint_shares_and_as_many_batches(nodes: int, world: int, weighted: bool) -> None:
     split = Numbers(40, nodes, 1)
     whole = values(loader(split))
     shares = [values(loader(split, rank=rank, world=world, weighted=weighted)) for rank in range(world)]
     assert {len(share) for share in shares} == {STEPS}
-    for step, steps in zip(whole, zip(*shares, strict=True), strict=True):
-        assert {len(share) for share in steps} == {BATCH // world}
-        assert sorted(sum(steps, [])) == step
+    for step, divided in zip(whole, zip(*shares, strict=True), strict=True):
+        assert {len(share) for share in divided} == {BATCH // world}
+        assert sorted(sum(divided, [])) == step
     # Nothing is read twice where the nodes divide among the processes.
     read = [set(loader(split, rank=rank, world=world).dataset.parts) for rank in range(world)]
     assert (sum(map(len, read)) == nodes) == (nodes % world == 0)
@@ -123,14 +131,17 @@ def test_a_run_goes_on_with_other_processes(before: int, after: int) -> None:
         assert len(list(islice(iter(stopped), 5))) == 5
         positions |= stopped.positions(5)
     shares = [values(loader(split, start=5, positions=positions, rank=rank, world=after)) for rank in range(after)]
-    assert [sorted(sum(steps, [])) for steps in zip(*shares, strict=True)] == whole[5:]
+    assert [sorted(sum(divided, [])) for divided in zip(*shares, strict=True)] == whole[5:]
 
 
 def test_what_does_not_suit_a_stream_is_refused_or_said() -> None:
     with pytest.raises(UserError, match=r"data\.nodes=3: data\.batch_size=8 samples do not divide among them"):
-        loader(Numbers(40, 3, 1))
+        check_stream(Numbers(40, 3, 1), Layout(1, 40, BATCH))
     with pytest.raises(UserError, match=r"trainer\.overfit=2 repeats batches"):
-        StreamBatches(Numbers(40, 1, 1), Layout(1, 40, BATCH, overfit=2), Classify())
+        check_stream(Numbers(40, 1, 1), Layout(1, 40, BATCH, overfit=2))
+    grown = Layout(1, 40, BATCH, growth=Growth(Ramp(2, BATCH, 4), Ramp(1, 1, 0)))
+    with pytest.raises(UserError, match=r"data\.nodes=4: the 2 samples of the first steps do not divide among them"):
+        check_stream(Numbers(40, 4, 1), grown)
     assert not stream_remarks(loader(Numbers(40, 2, 2), world=2).dataset, 2)
     remarks = stream_remarks(loader(Numbers(40, 1, 1), world=2).dataset, 2)
     assert "each of 2 processes reads the whole stream" in remarks[0]
@@ -169,6 +180,17 @@ def write(folder: Path, files: int = 4, rows: int = 6) -> Path:
     return folder
 
 
+def as_parquet(folder: Path) -> None:
+    """Write the files as Parquet, in groups of two rows."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    for file in folder.glob("*.jsonl"):
+        rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        parquet.write_table(pa.Table.from_pylist(rows), file.with_suffix(".parquet"), row_group_size=2)
+        file.unlink()
+
+
 def streamed(folder: Path, **options: Any) -> Any:
     from blockyard.data.hf_stream import HuggingFaceStream
 
@@ -195,11 +217,19 @@ def test_parts_are_those_of_the_library(tmp_path: Path) -> None:
             torch.testing.assert_close(torch.tensor([each.tolist() for each in window]), joined.unfold(0, 11, 10)[:5])
 
 
-@pytest.mark.parametrize("buffer", [0, 4, 100])
-@pytest.mark.parametrize("nodes", [1, 2, 3])
-def test_every_position_goes_on_with_the_same_sequences(tmp_path: Path, nodes: int, buffer: int) -> None:
+# Files for each node and rows for each; whole blocks, parts of them, and none; states within a file of one chunk, of two.
+@pytest.mark.parametrize(
+    ("nodes", "buffer", "parquet"),
+    [(1, 0, True), (2, 0, False), (3, 0, True), (1, 4, False), (2, 4, True), (3, 100, False)],
+)
+def test_every_position_goes_on_with_the_same_sequences(
+    tmp_path: Path, parquet: bool, nodes: int, buffer: int
+) -> None:
     pytest.importorskip("datasets")
-    train = streamed(write(tmp_path / "files", rows=3), nodes=nodes, shuffle_buffer=buffer).load(Byte()).train
+    folder = write(tmp_path / "files", rows=3)
+    if parquet:
+        as_parquet(folder)
+    train = streamed(folder, nodes=nodes, shuffle_buffer=buffer).load(Byte()).train
     count = 40 // nodes  # an epoch and a half
     items = list(islice(train.read(nodes - 1, 5, None), count))
     for number in range(0, count, 3):
@@ -280,3 +310,52 @@ def test_the_fingerprint_is_of_the_files(tmp_path: Path) -> None:
         data.load(Byte())
         prints.append(data.fingerprint())
     assert prints[0] == prints[1] != prints[2]
+
+
+# -- runs ------------------------------------------------------------------------------------------
+
+OWN = (
+    *(*ON_CPU, *ONE_LAYER, *steps(12, 8), *ONE_BATCH, "trainer.log_every=1", "data=dataset", "data.train_size=40"),
+    *(f"data.{name}._target_=tests.support.own_data.Stream" for name in ("train", "validation", "test")),
+    *("data.batch_size=8", "data.nodes=2", "tokenizer=patch", "tokenizer.size=4", "allow=[tests]"),
+)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stopped_run_of_files_has_the_bits_of_one_that_was_not(tmp_path: Path, workers: int) -> None:
+    pytest.importorskip("datasets")
+    overrides = (
+        *(*ON_CPU, *ONE_LAYER, *DECODER, *steps(12, 8), *ONE_BATCH, "trainer.log_every=1", "trainer.accumulate=2"),
+        *("data=hf_stream", f"data.path={write(tmp_path / 'files')}", "data.context=8", "data.train_size=40"),
+        *("data.batch_size=8", "data.nodes=2", "data.shuffle_buffer=5", "tokenizer=byte", "position=learned"),
+    )
+    whole = run(tmp_path / "whole", base=overrides)
+    with_workers = (*overrides, f"trainer.num_workers={workers}")
+
+    def stopped() -> int:
+        engine_runs.signal_after(5, signal.SIGTERM)
+        with engine_runs.folder(tmp_path / "stopped", base=with_workers) as run_folder:
+            return train(run_folder)
+
+    assert forked(stopped) == 143
+    resumed = run(tmp_path / "stopped", base=with_workers)
+    assert resumed.facts()["data"]["fingerprint"] == whole.facts()["data"]["fingerprint"]
+    engine_runs.assert_same_bits(resumed, whole)
+
+
+def test_two_processes_follow_one_and_go_on_as_one(tmp_path: Path) -> None:
+    one = run(tmp_path / "one", base=OWN)
+    base = tuple(override for override in OWN if not override.startswith("trainer=")) + ("trainer.timeout=60",)
+    first = ranks.two(tmp_path / "two", "ddp", "trainer.accelerator=cpu", "trainer.devices=2", base=base)
+
+    def stopped() -> int:
+        engine_runs.signal_after(5, signal.SIGTERM)
+        return first()
+
+    assert forked(stopped) == 143
+    two = ranks.only_run(tmp_path / "two")
+    assert two.identity == one.identity
+    with reopen(two.path, ["trainer.devices=1", "trainer.strategy=auto", "allow=[tests]"]) as run_folder:
+        assert train(run_folder, resume=True) == 0
+    for left, right in zip(rows(two), rows(one), strict=True):
+        assert left == pytest.approx(right, rel=1e-4)

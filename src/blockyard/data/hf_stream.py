@@ -245,18 +245,24 @@ class TextStream(StreamSplit):
             files = [files[index] for index in epoch_order(mix("files", seed), epoch, len(files)).tolist()]
         dataset = opened(files, self.column, part, self.parts)
         if not self.shuffle_buffer:
-            yield from _rows(dataset, position)
+            if position is not None:
+                dataset.load_state_dict(position)
+            for row in dataset:
+                yield row, dataset.state_dict()
             return
         block, in_front, done = 0, None, 0
         if position is not None:
             block, in_front, done = position["block"], position["in_front"], position["done"]
-        rows = _rows(dataset, in_front)
+        if in_front is not None:
+            dataset.load_state_dict(in_front)
+        rows = iter(dataset)
         while items := list(islice(rows, self.shuffle_buffer)):
+            behind = dataset.state_dict()
             key = mix("texts", seed, epoch, part, block)
             for index in permuted(torch.arange(len(items)), len(items), key)[done:].tolist():
                 done += 1
-                yield items[index][0], {"block": block, "in_front": in_front, "done": done}
-            block, in_front, done = block + 1, items[-1][1], 0
+                yield items[index], {"block": block, "in_front": in_front, "done": done}
+            block, in_front, done = block + 1, behind, 0
 
     def collate(self, items: Sequence[Window], numbers: Sequence[int]) -> Batch:
         """Return inputs (B, context + 1), and if packed a segment of that shape, from 0 in each sequence."""
@@ -284,14 +290,6 @@ def _cut(waiting: deque[_Tokens], context: int) -> StreamItem:
     waiting[0] = _Tokens(first.ids[used:], first.start, first.offset + used)
     window = Window(np.concatenate(ids), np.concatenate(texts))
     return StreamItem(window, {"text": first.start, "token": first.offset + used})
-
-
-def _rows(dataset: Any, state: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the rows of a streamed dataset from a state of it on, each with the state behind it."""
-    if state is not None:
-        dataset.load_state_dict(state)
-    for row in dataset:
-        yield row, dataset.state_dict()
 
 
 def opened(files: Sequence[str], column: str, part: int = 0, parts: int = 1) -> Any:

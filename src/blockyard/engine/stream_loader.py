@@ -50,7 +50,6 @@ class StreamBatches(BatchDataset):
 
     def __init__(self, split: Streamed, layout: Layout, objective: Objective, *, weighted: bool = False) -> None:
         super().__init__(split, layout, objective, weighted=weighted)
-        check_stream(split, layout)
         needs_all = self.weighted or objective.mixes or split.nodes % layout.readers != 0
         nodes = range(split.nodes)
         if layout.readers > 1 and not needs_all:
