@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ def loader(
 def values(batches: Any, micro_batches: int = 1) -> list[list[float]]:
     """Return the samples of each step, sorted: micro-batches and processes divide a step among them."""
     each = [batch.inputs[:, 0].tolist() for batch in batches]
-    return [sorted(sum(each[at : at + micro_batches], [])) for at in range(0, len(each), micro_batches)]
+    return [sorted(chain(*each[at : at + micro_batches])) for at in range(0, len(each), micro_batches)]
 
 
 @pytest.mark.parametrize(("nodes", "node_workers", "workers"), [(1, 1, 0), (4, 1, 2), (2, 2, 0), (2, 2, 2), (1, 2, 3)])
@@ -102,7 +102,7 @@ def test_processes_read_disjoint_shares_and_as_many_batches(nodes: int, world: i
     assert {len(share) for share in shares} == {STEPS}
     for step, divided in zip(whole, zip(*shares, strict=True), strict=True):
         assert {len(share) for share in divided} == {BATCH // world}
-        assert sorted(sum(divided, [])) == step
+        assert sorted(chain(*divided)) == step
     # Nothing is read twice where the nodes divide among the processes.
     read = [set(loader(split, rank=rank, world=world).dataset.parts) for rank in range(world)]
     assert (sum(map(len, read)) == nodes) == (nodes % world == 0)
@@ -131,7 +131,7 @@ def test_a_run_goes_on_with_other_processes(before: int, after: int) -> None:
         assert len(list(islice(iter(stopped), 5))) == 5
         positions |= stopped.positions(5)
     shares = [values(loader(split, start=5, positions=positions, rank=rank, world=after)) for rank in range(after)]
-    assert [sorted(sum(divided, [])) for divided in zip(*shares, strict=True)] == whole[5:]
+    assert [sorted(chain(*divided)) for divided in zip(*shares, strict=True)] == whole[5:]
 
 
 def test_what_does_not_suit_a_stream_is_refused_or_said() -> None:
@@ -217,14 +217,12 @@ def test_parts_are_those_of_the_library(tmp_path: Path) -> None:
             torch.testing.assert_close(torch.tensor([each.tolist() for each in window]), joined.unfold(0, 11, 10)[:5])
 
 
-# Files for each node and rows for each; whole blocks, parts of them, and none; states within a file of one chunk, of two.
+# Nodes that divide the files or the rows; no blocks, some and one; a file of one chunk and of two.
 @pytest.mark.parametrize(
     ("nodes", "buffer", "parquet"),
     [(1, 0, True), (2, 0, False), (3, 0, True), (1, 4, False), (2, 4, True), (3, 100, False)],
 )
-def test_every_position_goes_on_with_the_same_sequences(
-    tmp_path: Path, parquet: bool, nodes: int, buffer: int
-) -> None:
+def test_every_position_goes_on_with_the_same_sequences(tmp_path: Path, parquet: bool, nodes: int, buffer: int) -> None:
     pytest.importorskip("datasets")
     folder = write(tmp_path / "files", rows=3)
     if parquet:
@@ -274,6 +272,11 @@ def test_texts_are_kept_apart(tmp_path: Path) -> None:
     assert data.spec.packed
 
 
+def read_last_part(data: Any) -> None:
+    train = data.load(Byte()).train
+    next(train.read(train.parts - 1, 0, None))
+
+
 def test_bad_files_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     from blockyard.tokenizer.char import Char
@@ -289,8 +292,7 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
         ({"nodes": 8, "node_workers": 8}, r"part 63 of 64 has no text"),
     ):
         with pytest.raises(UserError, match=message):
-            splits = streamed(folder, **options).load(Byte())
-            next(splits.train.read(splits.train.parts - 1, 0, None))
+            read_last_part(streamed(folder, **options))
     with pytest.raises(UserError, match="Char learns its vocabulary from all training texts"):
         streamed(folder).load(Char())
     (folder / "more.jsonl").write_text("{}\n", encoding="utf-8")
@@ -305,8 +307,8 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
 def test_the_fingerprint_is_of_the_files(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     prints = []
-    for name, rows in (("a", 6), ("b", 6), ("c", 5)):
-        data = streamed(write(tmp_path / name, rows=rows))
+    for name, count in (("a", 6), ("b", 6), ("c", 5)):
+        data = streamed(write(tmp_path / name, rows=count))
         data.load(Byte())
         prints.append(data.fingerprint())
     assert prints[0] == prints[1] != prints[2]
@@ -345,7 +347,7 @@ def test_a_stopped_run_of_files_has_the_bits_of_one_that_was_not(tmp_path: Path,
 
 def test_two_processes_follow_one_and_go_on_as_one(tmp_path: Path) -> None:
     one = run(tmp_path / "one", base=OWN)
-    base = tuple(override for override in OWN if not override.startswith("trainer=")) + ("trainer.timeout=60",)
+    base = (*(override for override in OWN if not override.startswith("trainer=")), "trainer.timeout=60")
     first = ranks.two(tmp_path / "two", "ddp", "trainer.accelerator=cpu", "trainer.devices=2", base=base)
 
     def stopped() -> int:

@@ -72,8 +72,10 @@ class KeyedOrder(Protocol):
 
 
 @runtime_checkable
-class Streamed(Protocol):
+class Streamed(Split, Protocol):
     """A training split without an index: it is divided into parts, and each part is read in its own order.
+
+    Its length is the number of samples that an epoch is taken to have, and `batch` returns the first samples.
 
     A step takes equally many samples of each node. The parts of a node are read by turns, one in each step, so that
     processes divide the nodes among them, and the workers of a process the steps. What a step takes depends on neither.
@@ -83,9 +85,6 @@ class Streamed(Protocol):
 
     nodes: int
     node_workers: int
-
-    def __len__(self) -> int:
-        """Return the number of samples that an epoch is taken to have."""
 
     def read(self, part: int, seed: int, position: StreamPosition | None) -> Iterator[StreamItem]:
         """Yield the samples of a part without end; after the last one it begins again.

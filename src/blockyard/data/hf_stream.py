@@ -8,9 +8,9 @@ Reference: datasets.load_dataset(..., streaming=True), split_dataset_by_node
 
 Files whose names begin with train, val and test are those splits: Parquet, Arrow, CSV or JSON with a text in each row.
 The texts follow each other and are cut into sequences, neighbours sharing one token. In each epoch the training files
-come in another order, and `shuffle_buffer` texts at a time are shuffled: a block is read whole, and permuted by a key of
-seed, epoch and block. A position is then the place in front of the block and a number in it, which is why a resumed
-run gives the same sequences; the library's own buffer is empty after a resume.
+come in another order, and `shuffle_buffer` texts at a time are shuffled: a block is read whole, and permuted by a key
+of seed, epoch and block. A position is the library's state in front of the block and an index in the block, so that a
+resumed run has the same sequences; the library's own shuffle buffer is empty after a resume.
 
     position   epoch -> file and row in front of the block -> text of the block -> token of the text
 
@@ -229,9 +229,9 @@ class TextStream(StreamSplit):
             epoch, inside = position["epoch"], position["inside"]
         while True:
             some = False
-            for row, inside in self._epoch(part, seed, epoch, inside):
+            for row, behind in self._epoch(part, seed, epoch, inside):
                 some = True
-                yield _text(row, self.column, self.files), {"epoch": epoch, "inside": inside}
+                yield _text(row, self.column, self.files), {"epoch": epoch, "inside": behind}
             if not some and position is None:
                 raise UserError(
                     f"part {part} of {self.parts} has no text; use fewer data.nodes and data.node_workers, or more rows"
@@ -364,7 +364,7 @@ def _unpinned(name: str) -> bool:
 
 
 def _contents(files: dict[str, list[str]]) -> Iterator[str | bytes]:
-    """Yield what tells these files from others: names, sizes and hashes where they are known, and ends of local files."""
+    """Yield the names of files, their sizes and hashes where these are known, and both ends of local files."""
     import fsspec
 
     for part, names in files.items():

@@ -190,7 +190,7 @@ class Mixture(DataModule):
         for name, splits in loaded.items():
             if isinstance(splits.train, Streamed):
                 raise UserError(
-                    f"data.parts: {name} is a stream, and a mixture takes samples by their index; use a part that has one"
+                    f"data.parts: {name} is a stream, and a mixture takes samples by their index; use another part"
                 )
         self._fingerprint = sha256(text for name, data in self.members.items() for text in (name, data.fingerprint()))
         context = self.spec.shape[0]

@@ -317,19 +317,20 @@ def _kernels(run: RunSetup, data: DataSetup, model: BuiltModel) -> KernelRecord:
 def _loader(run: RunSetup, data: DataSetup, interrupts: Interrupts, *, start: int, stop: int) -> TrainingLoader:
     """Return the batches from step `start` to step `stop`."""
     check_open_files(run.options.num_workers)
-    dataset_class, loader_class, unit = BatchDataset, TrainingLoader, run.options.accumulate
-    if isinstance(data.splits.train, Streamed):
-        dataset_class, loader_class, unit = StreamBatches, StreamLoader, 1  # its loader counts steps
-    dataset = dataset_class(
-        data.splits.train,
-        data.layout,
-        run.components.objective,
-        weighted=targets_vary(run.components.data.spec),
-    )
+    train, objective = data.splits.train, run.components.objective
+    weighted = targets_vary(run.components.data.spec)
+    if isinstance(train, Streamed):
+        dataset: BatchDataset = StreamBatches(train, data.layout, objective, weighted=weighted)
+        loader_class: type[TrainingLoader] = StreamLoader
+        numbers_per_step = 1
+    else:
+        dataset = BatchDataset(train, data.layout, objective, weighted=weighted)
+        loader_class = TrainingLoader
+        numbers_per_step = run.options.accumulate
     return training_loader(
         dataset,
-        start=start * unit,
-        stop=stop * unit,
+        start=start * numbers_per_step,
+        stop=stop * numbers_per_step,
         workers=run.options.num_workers,
         pin=data.device.type == "cuda",
         timeout=run.options.timeout,

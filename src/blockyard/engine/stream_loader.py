@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, Objective, StreamItem, StreamPosition, Streamed
+from blockyard.contracts import Batch, Objective, Streamed, StreamItem, StreamPosition
 from blockyard.engine.callbacks.base import RunCallback, RunState, StateDict
 from blockyard.engine.faults.interrupts import Interrupts, leave_signals_to_main
 from blockyard.engine.loader import BatchDataset, Layout, TrainingLoader
