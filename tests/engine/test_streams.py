@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 import torch
 
+from blockyard.config.build import Components
 from blockyard.contracts import Batch, StreamItem, StreamPosition
 from blockyard.data.dataset import OwnDataset
+from blockyard.data.mixture import Mixture
 from blockyard.data.splits.streams import StreamSplit
 from blockyard.engine.growth import Growth, Ramp
 from blockyard.engine.loader import Layout, training_loader
+from blockyard.engine.plain_trainer_data import TrainerData
 from blockyard.engine.run import train
 from blockyard.engine.stream_loader import Positions, StreamBatches, StreamLoader, check_stream, stream_remarks
 from blockyard.errors import UserError
@@ -27,7 +30,7 @@ from tests.battery import ranks
 from tests.support import engine_runs, own_data
 from tests.support.engine_runs import rows, run
 from tests.support.fork import forked
-from tests.support.tiny import DECODER, ON_CPU, ONE_BATCH, ONE_LAYER, steps
+from tests.support.tiny import DECODER, ON_CPU, ONE_BATCH, ONE_LAYER, configured, steps
 
 STEPS = 8
 BATCH = 8
@@ -361,3 +364,14 @@ def test_two_processes_follow_one_and_go_on_as_one(tmp_path: Path) -> None:
         assert train(run_folder, resume=True) == 0
     for left, right in zip(rows(two), rows(one), strict=True):
         assert left == pytest.approx(right, rel=1e-4)
+
+
+def test_what_takes_samples_by_their_index_refuses_a_stream(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    members = {name: streamed(write(tmp_path / name)) for name in ("a", "b")}
+    with pytest.raises(UserError, match=r"data\.parts: a is a stream, and a mixture takes samples by their index"):
+        Mixture(parts={"a": "hf_stream", "b": "hf_stream"}, members=members).load(Byte())
+    config, _ = configured(*ON_CPU, *ONE_LAYER, "data=digits")
+    components = Components(config)
+    with pytest.raises(UserError, match=r"a plain Trainer reads batches by their number"):
+        TrainerData(components, members["a"].load(Byte())).train_dataloader()
