@@ -71,6 +71,42 @@ class KeyedOrder(Protocol):
     keyed: bool
 
 
+@runtime_checkable
+class Streamed(Split, Protocol):
+    """A training split without an index: it is divided into parts, and each part is read in its own order.
+
+    Its length is the number of samples that an epoch is taken to have, and `batch` returns the first samples.
+
+    A step takes equally many samples of each node. The parts of a node are read by turns, one in each step, so that
+    processes divide the nodes among them, and the workers of a process the steps. What a step takes depends on neither.
+
+    nodes: parts that share a step; node_workers: parts of each node
+    """
+
+    nodes: int
+    node_workers: int
+
+    def read(self, part: int, seed: int, position: StreamPosition | None) -> Iterator[StreamItem]:
+        """Yield the samples of a part without end; after the last one it begins again.
+
+        part: node * node_workers + turn; seed: of the order
+        position: where to go on, from a `StreamItem` of this part and seed; None begins
+        """
+
+    def collate(self, items: Sequence[Any], numbers: Sequence[int]) -> Batch:
+        """Return samples as a batch. numbers: of the samples in the run, for messages."""
+
+
+StreamPosition = dict[str, Any]  # plain data, which a checkpoint keeps
+
+
+class StreamItem(NamedTuple):
+    """A sample of a stream, and the position behind it."""
+
+    sample: Any
+    position: StreamPosition
+
+
 class StepOrder(Protocol):
     """The training samples of each step of a run."""
 

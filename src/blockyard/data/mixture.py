@@ -39,6 +39,7 @@ from blockyard.contracts import (
     Positive,
     Split,
     Splits,
+    Streamed,
     Text,
     TextTokenizer,
     Tokenizer,
@@ -186,6 +187,11 @@ class Mixture(DataModule):
         if isinstance(tokenizer, TextTokenizer) and not tokenizer.state():
             self._fit(tokenizer)
         loaded = {name: self._of(name, lambda data: data.load(tokenizer)) for name in self.members}
+        for name, splits in loaded.items():
+            if isinstance(splits.train, Streamed):
+                raise UserError(
+                    f"data.parts: {name} is a stream, and a mixture takes samples by their index; use another part"
+                )
         self._fingerprint = sha256(text for name, data in self.members.items() for text in (name, data.fingerprint()))
         context = self.spec.shape[0]
         counts = {name: len(splits.train) for name, splits in loaded.items()}

@@ -217,6 +217,7 @@ class TrainingLoader(DataLoader[Batch]):
     """
 
     interrupts: Interrupts | None = None
+    start_worker = staticmethod(leave_signals_to_main)  # called in each worker process
     _workers: Sequence[BaseProcess] = ()
     _started = False
     _iterator: Any = None  # with which torch watches the workers
@@ -322,6 +323,7 @@ def training_loader(
     pin: bool,
     timeout: float,
     interrupts: Interrupts | None = None,
+    loader_class: type[TrainingLoader] = TrainingLoader,
 ) -> TrainingLoader:
     """Batches number `start` to `stop` of the run; the same with any number of workers.
 
@@ -330,10 +332,11 @@ def training_loader(
 
     timeout: seconds that the training process waits for a batch of its workers
     interrupts: of the run, or None; after a signal, workers that do not answer are not waited for
+    loader_class: of the loader; a `StreamLoader` counts steps instead of batches
     """
     # The dataset gives whole batches, so torch neither samples nor collates. Memory is pinned for copies to a GPU
     # beside the computation.
-    loader = TrainingLoader(
+    loader = loader_class(
         dataset,
         batch_size=None,
         sampler=RangeSampler(start, stop),
@@ -341,7 +344,7 @@ def training_loader(
         pin_memory=pin,
         prefetch_factor=4 if workers else None,
         timeout=timeout if workers else 0,
-        worker_init_fn=leave_signals_to_main if workers else None,
+        worker_init_fn=loader_class.start_worker if workers else None,
         multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
     )
     loader.interrupts = interrupts

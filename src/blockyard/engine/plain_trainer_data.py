@@ -16,12 +16,13 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
 from blockyard.config.build import Components
-from blockyard.contracts import Batch, Objective, Split, Splits
+from blockyard.contracts import Batch, Objective, Split, Splits, Streamed
 from blockyard.data.splits.order import EvalOrder, take
 from blockyard.engine.callbacks.base import StateDict
 from blockyard.engine.loader import BatchDataset
 from blockyard.engine.setup_data import lay_out, targets_vary
 from blockyard.engine.trainer import TrainerPlan
+from blockyard.errors import UserError
 
 
 class BatchNumbers(DistributedSampler[int]):
@@ -128,6 +129,11 @@ class TrainerData(pl.LightningDataModule):
     def train_dataloader(self) -> TrainingBatches:
         """Return the training split in the order of a run with this seed."""
         trainer, components = self.trainer, self.components
+        if isinstance(self.splits.train, Streamed):
+            raise UserError(
+                "a plain Trainer reads batches by their number, and the training split of this data is a stream; train "
+                "it with `blockyard train`"
+            )
         layout = lay_out(self.splits, self.batch_size, self.plan, seed=seed_of(components), rank=0)
         if trainer is not None:
             accumulate = trainer.accumulate_grad_batches

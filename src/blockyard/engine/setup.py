@@ -14,6 +14,7 @@ import pytorch_lightning as pl
 from blockyard.atomic_files import read_json
 from blockyard.config import build
 from blockyard.config.lightning import refusal
+from blockyard.contracts import Streamed
 from blockyard.engine import cost_card
 from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.engine.callbacks.callback_set import CallbackSet
@@ -34,6 +35,7 @@ from blockyard.engine.resume_point import ResumePoint, restore_files, resume_poi
 from blockyard.engine.setup_data import DataSetup, RunSetup, load_data, over_steps, targets_vary
 from blockyard.engine.setup_model import BuiltModel, build_model, flops_on_device
 from blockyard.engine.step_budget import StepBudget, step_budget
+from blockyard.engine.stream_loader import StreamBatches, StreamLoader, StreamState, stream_remarks
 from blockyard.engine.summary import sizes
 from blockyard.engine.system.device_peak import PeakRecord, peak_record
 from blockyard.errors import UserError, printable
@@ -97,16 +99,27 @@ def prepare(
     state.flops_per_sample = flops
     evaluator = _evaluator(run, data, model, interrupts)
     kernels = _kernels(run, data, model)
+    hidden: dict[str, RunCallback] = {"_kernels": kernels}
+    if isinstance(data.splits.train, Streamed):
+        hidden["_stream"] = StreamState()
     loop = LoopCallback(
         state,
         _intervals(run, data.layout),
-        CallbackSet({"_kernels": kernels, **run_callbacks, **(callbacks or {})}, lightning_callbacks),
+        CallbackSet({**hidden, **run_callbacks, **(callbacks or {})}, lightning_callbacks),
         interrupts,
         log_metrics=log_metrics if data.rank == 0 else ignore_metrics,
         evaluate=partial(evaluator, state.learner.model, data.splits.validation, run.options.limit_val, shared=True),
     )
     point = resume_point(folder, data.rank, resume, loop)
     path = point.path if data.rank else record(run, data, model, budget, peak, point)
+    loader = _loader(run, data, interrupts, start=point.step, stop=state.total)
+    if isinstance(loader, StreamLoader):
+        stream = hidden["_stream"]
+        assert isinstance(stream, StreamState)
+        stream.loader = loader
+        if data.rank == 0:
+            for remark in stream_remarks(loader.dataset, run.options.num_workers):
+                log.warning("%s", remark)
     return Job(
         folder=folder,
         components=components,
@@ -114,7 +127,7 @@ def prepare(
         budget=budget,
         splits=data.splits,
         layout=data.layout,
-        loader=_loader(run, data, interrupts, start=point.step, stop=state.total),
+        loader=loader,
         loop=loop,
         evaluator=evaluator,
         kernels=kernels,
@@ -303,22 +316,26 @@ def _kernels(run: RunSetup, data: DataSetup, model: BuiltModel) -> KernelRecord:
 
 def _loader(run: RunSetup, data: DataSetup, interrupts: Interrupts, *, start: int, stop: int) -> TrainingLoader:
     """Return the batches from step `start` to step `stop`."""
-    micro_batches = run.options.accumulate
     check_open_files(run.options.num_workers)
-    dataset = BatchDataset(
-        data.splits.train,
-        data.layout,
-        run.components.objective,
-        weighted=targets_vary(run.components.data.spec),
-    )
+    train, objective = data.splits.train, run.components.objective
+    weighted = targets_vary(run.components.data.spec)
+    if isinstance(train, Streamed):
+        dataset: BatchDataset = StreamBatches(train, data.layout, objective, weighted=weighted)
+        loader_class: type[TrainingLoader] = StreamLoader
+        numbers_per_step = 1
+    else:
+        dataset = BatchDataset(train, data.layout, objective, weighted=weighted)
+        loader_class = TrainingLoader
+        numbers_per_step = run.options.accumulate
     return training_loader(
         dataset,
-        start=start * micro_batches,
-        stop=stop * micro_batches,
+        start=start * numbers_per_step,
+        stop=stop * numbers_per_step,
         workers=run.options.num_workers,
         pin=data.device.type == "cuda",
         timeout=run.options.timeout,
         interrupts=interrupts,
+        loader_class=loader_class,
     )
 
 

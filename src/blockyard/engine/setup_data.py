@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from blockyard.config import build
-from blockyard.contracts import DataSpec, HasLengths, KeyedOrder, Mixed, Split, Splits
+from blockyard.contracts import DataSpec, HasLengths, KeyedOrder, Mixed, Split, Splits, Streamed
 from blockyard.data.splits.split import classes_of
 from blockyard.engine.loader import Layout
+from blockyard.engine.stream_loader import check_stream
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
 from blockyard.evaluate.writable import refusal
@@ -72,6 +73,8 @@ def over_steps(data: DataSetup, run: RunSetup, total: int) -> DataSetup:
     growth = run.options.growth(data.layout.batch_size, run.components.tokens().max_len, total)
     layout = replace(data.layout, growth=growth)
     train = data.splits.train
+    if isinstance(train, Streamed):
+        check_stream(train, layout)
     if isinstance(train, Mixed):
         layout = replace(layout, planned=train.plan(layout.seed_of_order, total, layout.samples_of))
     return replace(data, layout=layout)
@@ -91,7 +94,7 @@ def _warnings() -> Iterator[list[logging.LogRecord]]:
 
 def lay_out(splits: Splits, batch_size: int, options: TrainerPlan, *, seed: int, rank: int) -> Layout:
     """Return how steps and processes share the training split. Raises UserError if the options do not suit the data."""
-    return Layout(
+    layout = Layout(
         seed=seed,
         samples=len(splits.train),
         batch_size=batch_size,
@@ -107,6 +110,9 @@ def lay_out(splits: Splits, batch_size: int, options: TrainerPlan, *, seed: int,
         classes=classes_of(splits.train) if options.sampling == "balanced" else None,
         order_seed=options.order_seed,
     )
+    if isinstance(splits.train, Streamed):
+        check_stream(splits.train, layout)
+    return layout
 
 
 def targets_vary(spec: DataSpec) -> bool:

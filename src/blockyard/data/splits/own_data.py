@@ -13,7 +13,19 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from blockyard.contracts import Batch, BatchSize, Count, DataSpec, Split, Splits, Text, Tokenizer, Vocabulary
+from blockyard.contracts import (
+    Batch,
+    BatchSize,
+    Count,
+    DataSpec,
+    Split,
+    Splits,
+    StreamItem,
+    StreamPosition,
+    Text,
+    Tokenizer,
+    Vocabulary,
+)
 from blockyard.data.files.digest import sha256
 from blockyard.data.files.images import to_tensor
 from blockyard.data.splits.augment import seeded_everywhere
@@ -21,6 +33,7 @@ from blockyard.data.splits.loaded import LoadedData
 from blockyard.data.splits.order import mix
 from blockyard.data.splits.simple_models import equally_spaced
 from blockyard.data.splits.split import DrawnSplits
+from blockyard.data.splits.streams import StreamParts, StreamSplit
 from blockyard.errors import UserError, first_line
 
 Pair = tuple[Tensor, Tensor | None]
@@ -28,14 +41,15 @@ SAMPLED = 32  # samples that the fingerprint reads
 # The modality of inputs, by their numbers and the count of their axes.
 MODALITIES = {("real", 3): "image", ("real", 2): "series", ("real", 1): "vector", ("whole", 1): "symbols"}
 STREAM_LIMIT = (
-    "is an iterable dataset: a resumed run reads it from its beginning, not from where it was, and processes and their "
-    "workers read the same samples unless it divides them itself"
+    "is an iterable dataset: a resumed run reads it from the beginning of its epoch up to where it was, which is exact "
+    "if it yields the same samples in the same order each time; it must not divide them among processes or workers "
+    "itself, data.nodes and data.node_workers do"
 )
 CONTENT_LIMIT = f"whether the samples are those of the start is checked for {SAMPLED} of them when a run resumes"
 
 
 @dataclass(kw_only=True, eq=False)
-class OwnData(DrawnSplits, LoadedData):
+class OwnData(StreamParts, DrawnSplits, LoadedData):
     """Samples that are pairs (input, target), mappings, or inputs alone.
 
     Options:
@@ -45,6 +59,8 @@ class OwnData(DrawnSplits, LoadedData):
         vocabulary: number of token ids of inputs that are whole numbers
         validation_fraction: share of the training samples that is the validation split, where none is given
         test_fraction: share of the training samples that is the test split, where none is given
+        nodes: of an iterable dataset: parts that share each step, and that processes divide
+        node_workers: likewise: parts of each node, which steps take by turns and loader workers divide
         batch_size: samples in a training step, over all processes
         eval_batch_size: samples in a validation or test step, over all processes
     """
@@ -146,6 +162,11 @@ class OwnData(DrawnSplits, LoadedData):
         """Draw the splits that are not given, and read some samples for the fingerprint."""
         datasets = self.own
         train = datasets["train"]
+        if not train.streams and (self.nodes, self.node_workers) != (1, 1):
+            raise UserError(
+                f"data.nodes={self.nodes} data.node_workers={self.node_workers}: {train.name} has an index and needs "
+                "no parts; leave both out"
+            )
         parts: dict[str, Split] = {}
         index = torch.arange(0 if train.streams else len(train))
         for name, share in (("test", self.test_fraction), ("validation", self.validation_fraction)):
@@ -174,7 +195,7 @@ class OwnData(DrawnSplits, LoadedData):
         if own.streams and name == "train":
             if size is None:
                 raise UserError(f"{own.name} is iterable; set data.train_size to the samples of an epoch")
-            return StreamSplit(own.dataset, size, reader)
+            return OwnStream(own.dataset, reader, size, self.nodes, self.node_workers)
         dataset = own.dataset
         if own.streams:  # an evaluation needs the same samples each time, so they are kept in memory
             dataset = first_items(own.dataset, size or -1, own.name)
@@ -303,36 +324,43 @@ class MapSplit:
             raise UserError(f"{self.reader.name}[{number}] cannot be read: {type(error).__name__}: {error}") from error
 
 
-class StreamSplit:
-    """Samples as an iterable dataset yields them, whatever the order of a batch asks for, and then from its start.
+class OwnStream(StreamSplit):
+    """Samples as an iterable dataset yields them. Parts take them by turns, one each; after the last it begins again.
 
-    size: samples of an epoch. Batches without a key, such as those of probes, are the first ones.
+    A position is the number of samples that the dataset has yielded, and a resumed run reads and drops as many.
     """
 
-    def __init__(self, dataset: Any, size: int, reader: Reader) -> None:
-        self.dataset = dataset
-        self.size = size
-        self.reader = reader
-        self._items: Iterator[Any] = iter(())
-        self._read = 0
+    def __init__(self, dataset: Any, reader: Reader, size: int, nodes: int, node_workers: int) -> None:
+        super().__init__(size, nodes, node_workers)
+        self.dataset, self.reader = dataset, reader
 
-    def __len__(self) -> int:
-        return self.size
+    def read(self, part: int, seed: int, position: StreamPosition | None) -> Iterator[StreamItem]:
+        """Yield the items of a part. `seed` has no effect: the order is the dataset's own."""
+        epoch, start = 0, 0
+        if position is not None:
+            epoch, start = position["epoch"], position["yielded"]
+        while True:
+            if hasattr(self.dataset, "set_epoch"):
+                self.dataset.set_epoch(epoch)
+            yielded = 0
+            for item in self.dataset:
+                yielded += 1
+                if yielded > start and (yielded - 1) % self.parts == part:
+                    yield StreamItem(item, {"epoch": epoch, "yielded": yielded})
+            if yielded < self.parts:
+                raise UserError(
+                    f"{self.reader.name} yields {yielded} samples; data.nodes={self.nodes} and "
+                    f"data.node_workers={self.node_workers} need at least {self.parts}"
+                )
+            if yielded < start:
+                raise UserError(
+                    f"{self.reader.name} yields {yielded} samples, and the run had read {start}: it is not the same"
+                )
+            epoch, start = epoch + 1, 0
 
-    def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Return the next B samples."""
-        if key is None:
-            items = first_items(self.dataset, len(order), self.reader.name)
-            return self.reader.batch(items, range(len(items)))
-        items = []
-        while len(items) < len(order):
-            try:
-                items.append(next(self._items))
-                self._read += 1
-            except StopIteration:
-                first_items(self.dataset, 1, self.reader.name)  # an empty one would be asked for ever
-                self._items = iter(self.dataset)
-        return self.reader.batch(items, range(self._read - len(items), self._read))
+    def collate(self, items: Sequence[Any], numbers: Sequence[int]) -> Batch:
+        """Return items as a batch."""
+        return self.reader.batch(items, numbers)
 
 
 def first_items(dataset: Any, count: int, name: str) -> list[Any]:

@@ -112,6 +112,12 @@ PARTS = (
         )
     ),
     Part(
+        "torch.utils.data._utils.worker._worker_info",
+        TORCH,
+        "engine/stream_loader.py",
+        "unset in a worker that reads parts of a stream: a dataset that knows workers would divide a part once more",
+    ),
+    Part(
         "torch.nn.modules.conv.Conv2d._conv_forward",
         TORCH,
         "engine/faults/small_maps.py",
