@@ -21,7 +21,7 @@ CORE ?= tests/components tests/config tests/engine tests/evaluate tests/generate
 run: $(VENV)/run.done  ## ask the first question: sixteen runs, a verdict, a page
 	$(BIN)/blockyard sweep quickstart
 
-# Without its cache mypy takes over a minute of one core, so it runs beside the tests; make fails if either fails.
+# Without its cache mypy takes a minute or more of one core, so it runs beside the tests; make fails if either fails.
 test: $(VENV)/dev.done style  ## style, types, spelling, the default suite
 	$(MAKE) --no-print-directory --jobs 2 types suite
 
