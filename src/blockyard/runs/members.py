@@ -92,14 +92,18 @@ def write_checked(folder: Path, name: str, chunks: Iterable[bytes], members: Mem
     path.parent.mkdir(parents=True, exist_ok=True)
     sha256 = hashlib.sha256()
     written = 0
-    with path.open("xb") as file:
-        for chunk in chunks:
-            written += len(chunk)
-            if written > size:
-                raise MemberError(f"{name} has more than the {size:,} bytes of its {MANIFEST}")
-            sha256.update(chunk)
-            file.write(chunk)
-    if written < size:
-        raise MemberError(f"{name} has {written:,} of the {size:,} bytes of its {MANIFEST}")
-    if sha256.hexdigest() != digest:
-        raise MemberError(f"the SHA-256 of {name} is not that of its {MANIFEST}: it was damaged or changed")
+    try:
+        with path.open("xb") as file:
+            for chunk in chunks:
+                written += len(chunk)
+                if written > size:
+                    raise MemberError(f"{name} has more than the {size:,} bytes of its {MANIFEST}")
+                sha256.update(chunk)
+                file.write(chunk)
+        if written < size:
+            raise MemberError(f"{name} has {written:,} of the {size:,} bytes of its {MANIFEST}")
+        if sha256.hexdigest() != digest:
+            raise MemberError(f"the SHA-256 of {name} is not that of its {MANIFEST}: it was damaged or changed")
+    except BaseException:
+        path.unlink(missing_ok=True)  # nobody may take it for a checked one
+        raise
