@@ -446,12 +446,15 @@ def _transfer(events: Iterator[Event], target: str) -> int:
     from blockyard.remote.transfer import Verb
 
     counts: Counter[Verb] = Counter()
+    sweeps = 0
     left: Counter[str] = Counter()
     broken = ""
     try:
         for event in events:
             counts[event.verb] += 1
             left.update(event.left)
+            if event.verb is Verb.COPIED and event.name.startswith("sweeps/"):
+                sweeps += 1
             if event.verb is Verb.BEGINS:
                 sys.stdout.write(printable(f"{event.name}: {event.text}\n"))
                 sys.stdout.flush()
@@ -461,7 +464,10 @@ def _transfer(events: Iterator[Event], target: str) -> int:
         if not counts[Verb.BEGINS]:
             raise UserError(f"{error}; nothing was copied") from error
         broken = str(error)
-    parts = [f"{counts[Verb.COPIED]} copied to {target}"]
+    copied = _count(counts[Verb.COPIED] - sweeps)
+    if sweeps:
+        copied += f" and {sweeps} sweep{'s'[: sweeps != 1]}"
+    parts = [f"{copied} copied to {target}"]
     for verb in (Verb.THERE, Verb.SKIPPED, Verb.DIFFERS, Verb.REFUSED):
         if counts[verb]:
             parts.append(f"{counts[verb]} {verb.value}")

@@ -27,6 +27,9 @@ _TOGETHER = 64  # files
 _WAY_OUT = {
     "FileNotFoundError": "there is no such bucket or folder",
     "PermissionError": "access is denied; check the name of the bucket and your credentials",
+    "ConnectionError": "it cannot be reached; check the network",
+    "EndpointConnectionError": "it cannot be reached; check the network, and AWS_ENDPOINT_URL if it is set",
+    "gaierror": "it cannot be reached; check the network",
     "NoCredentialsError": "there are no credentials; for s3 set AWS_PROFILE, or AWS_ACCESS_KEY_ID and its secret",
 }
 

@@ -175,7 +175,7 @@ def _pull_one(
     if fault is not None:
         yield Event(name, Verb.REFUSED, fault.replace(f"{stage}/", ""))
         return
-    if is_sweep(name) and (page := page_of(folder)) is not None:
+    if is_sweep(name) and (page := page_of(folder, target)) is not None:
         write_text(folder / PAGE, page)
     yield _move_in(folder, outputs, name, replace=replace)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from blockyard.atomic_files import read_json, read_member
 from blockyard.errors import UserError, first_line, quoted
 from blockyard.report.home.stale import DATA
-from blockyard.report.load.document import read_document
 from blockyard.report.page import render
 from blockyard.runs.checkpoint import BEST, LAST, verify
 from blockyard.runs.folder import CHECKPOINTS, SUMMARY, RunFolder, read_mapping
@@ -67,17 +66,25 @@ def fault_of_sweep(folder: Path) -> str | None:
         for cell in plan.cells:
             if not is_run(cell.run):
                 return f"its plan names the run {quoted(cell.run)}, which is not a folder of runs"
-        page_of(folder)
+        page_of(folder, folder)
     except (UserError, OSError, *UNSOUND) as error:
         return first_line(error)
     return None
 
 
-def page_of(folder: Path) -> str | None:
-    """Return the page of the comparison in a sweep's folder; None without one. Raises OSError or one of UNSOUND."""
+def page_of(folder: Path, place: Path) -> str | None:
+    """Return the page of the comparison in a sweep's folder; None without one. Raises OSError or one of UNSOUND.
+
+    place: the folder that the page will lie in, from which it links to the folders of runs
+    """
     try:
         comparison = read_json(folder / DATA, read=read_member)
     except FileNotFoundError:
         return None
-    read_document(comparison)
-    return render(comparison)
+    cells = []
+    for cell in comparison["cells"]:
+        if is_run(cell.get("run")):
+            # The folder that it records is one of the machine that has compared the runs.
+            cell = {**cell, "folder": str(place.parents[1] / cell["run"])}
+        cells.append(cell)
+    return render({**comparison, "cells": cells}, folder=place)
