@@ -390,8 +390,8 @@ def test_other_bad_input(outputs: Path, store: Path, capsys: pytest.CaptureFixtu
     typed(capsys, "push", here(store), "seed=0")
     _, err = typed(capsys, "pull", here(store), "seed=7", code=2)
     assert "none of its 2 runs" in err
-    _, err = typed(capsys, "pull", here(store), "positon=rope", code=2)
-    assert "positon: no run has it" in err
+    _, err = typed(capsys, "pull", here(store), "positian=rope", code=2)
+    assert "positian: no run has it" in err
     assert "did you mean position?" in err
 
 
