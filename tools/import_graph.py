@@ -31,7 +31,7 @@ FLOORS = (
     "engine",
     "inspect bench",
     "sweep",
-    "report ask",
+    "report ask remote",
     "commands cli __main__ __init__",
 )
 # The same for the folders in a room, whose imports of each other point down too; "." are the room's own files.
@@ -81,6 +81,7 @@ HEAVY = frozenset(
         "rich",
         "numpy",
         "babel",
+        "fsspec",
     }
 )
 

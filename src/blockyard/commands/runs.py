@@ -6,16 +6,16 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge
 
 from blockyard.atomic_files import csv_text
 from blockyard.commands._signature import command, functions_of
-from blockyard.commands._types import OUTPUTS, Flag, FlagForm, Outputs, Value, run_names
+from blockyard.commands._types import OUTPUTS, Allow, Flag, FlagForm, Outputs, Value, run_names
 from blockyard.config.untrusted.local_path import local_path
 from blockyard.errors import UserError, did_you_mean, fold, printable
 from blockyard.report.home.telling_apart import telling_apart
@@ -33,11 +33,15 @@ from blockyard.runs.housekeeping import (
 from blockyard.runs.index import records
 from blockyard.runs.lock import exclusive, held
 from blockyard.runs.notes import RunNotes, read_notes, write_notes
-from blockyard.runs.query import check_keys, direction, ordered, parse, select
+from blockyard.runs.query import Condition, check_keys, direction, ordered, parse, select
 from blockyard.runs.record import RunRecord
 from blockyard.runs.store import find
 from blockyard.sweep.plan.cell_names import cell_names
 from blockyard.terminal import console, table
+
+if TYPE_CHECKING:
+    from blockyard.remote.address import Remote
+    from blockyard.remote.transfer import Event
 
 SHOWN = 20  # rows of the table where no limit is given
 DIFFERING = 5  # families that differ and get a column
@@ -77,6 +81,7 @@ class Listing:
 
 
 RunAndMore = Annotated[str, Value("RUN TEXT", everything="overrides", help="a run, and what is written")]
+Conditions = Annotated[str, Value("ADDRESS CONDITION", everything="overrides", help="a storage, and which runs")]
 RunNames = Annotated[str, Value("RUN", values=run_names, everything="overrides", help="paths, names, ids, or last")]
 
 
@@ -383,6 +388,98 @@ def delete_runs(*names: RunNames, yes: Flag[bool] = False, outputs: Outputs = OU
         sys.stdout.write(f"deleting {printable(str(run.path))} ({sizes[run.path]})\n")
         delete(run)
     sys.stdout.write(f"{count} deleted\n")
+
+
+@command(subcommand="push")
+def push_runs(*address_and_conditions: Conditions, replace: Flag[bool] = False, outputs: Outputs = OUTPUTS) -> int:
+    """`runs push` copies finished and failed runs to a storage, s3://BUCKET/FOLDER or any other that fsspec knows.
+
+    Conditions select runs as in a listing, archived ones included; without one all are copied. A sweep goes along where
+    all of its runs do. What is there already is not sent again.
+
+    Options:
+        replace: copy over what differs there, or here
+    """
+    remote, conditions = _remote("push", address_and_conditions)
+    from blockyard.remote.push import push
+    from blockyard.remote.transfer import check_apart, sweeps_within
+
+    root = local_path(outputs, "outputs")
+    every = cell_names(records(root), root)
+    selected = select(every, conditions)
+    if not selected:
+        raise UserError(f"none of the {_count(len(every))} in {outputs} meets the conditions; nothing was copied")
+    check_apart(remote, root)
+    names = [record.run for record in selected]
+    return _transfer(push(remote, root, names, sweeps_within(selected, every), replace=replace), remote.address)
+
+
+@command(subcommand="pull")
+def pull_runs(
+    *address_and_conditions: Conditions, replace: Flag[bool] = False, allow: Allow = (), outputs: Outputs = OUTPUTS
+) -> int:
+    """`runs pull` copies them from there, as from a stranger: checked before they lie in outputs, and nothing is run.
+
+    exit codes of both: 0 all is copied, 1 it broke off, or a run differs or is refused, 2 nothing was copied
+    """
+    remote, conditions = _remote("pull", address_and_conditions)
+    from blockyard.remote.pull import pull
+    from blockyard.remote.transfer import check_apart
+
+    root = local_path(outputs, "outputs")
+    check_apart(remote, root)
+    return _transfer(pull(remote, root, conditions, allow=allow, replace=replace), str(root))
+
+
+def _remote(action: str, texts: Sequence[str]) -> tuple[Remote, list[Condition]]:
+    """Return the storage and the conditions behind it. Raises UserError."""
+    if not texts:
+        raise UserError(f"runs {action} needs an address: blockyard runs {action} s3://BUCKET/FOLDER [CONDITION ...]")
+    from blockyard.remote.address import Remote
+
+    return Remote.open(texts[0]), [parse(text) for text in texts[1:]]
+
+
+def _transfer(events: Iterator[Event], target: str) -> int:
+    """Print each event of a transfer as it comes, and its outcome at the end; return the exit code."""
+    from blockyard.remote.address import TransferError
+    from blockyard.remote.transfer import Verb
+
+    counts: Counter[Verb] = Counter()
+    sweeps = 0
+    left: Counter[str] = Counter()
+    broken = ""
+    try:
+        for event in events:
+            counts[event.verb] += 1
+            left.update(event.left)
+            if event.verb is Verb.COPIED and event.name.startswith("sweeps/"):
+                sweeps += 1
+            if event.verb is Verb.BEGINS:
+                sys.stdout.write(printable(f"{event.name}: {event.text}\n"))
+                sys.stdout.flush()
+            elif event.text:
+                sys.stderr.write(printable(f"blockyard: {event.name}: {event.verb.value}: {event.text}\n"))
+    except (TransferError, OSError) as error:
+        if not counts[Verb.BEGINS]:
+            raise UserError(f"{error}; nothing was copied") from error
+        broken = str(error)
+    copied = _count(counts[Verb.COPIED] - sweeps)
+    if sweeps:
+        copied += f" and {sweeps} sweep{'s'[: sweeps != 1]}"
+    parts = [f"{copied} copied to {target}"]
+    for verb in (Verb.THERE, Verb.SKIPPED, Verb.DIFFERS, Verb.REFUSED):
+        if counts[verb]:
+            parts.append(f"{counts[verb]} {verb.value}")
+    sys.stdout.write(printable(f"{', '.join(parts)}\n"))
+    if left:
+        names = [f"{name} of {_count(count)}" for name, count in left.items()]
+        sys.stdout.write(printable(f"not copied: {fold(names)}\n"))
+    if counts[Verb.DIFFERS]:
+        sys.stderr.write("blockyard: what differs was left as it is; --replace copies over it\n")
+    if broken:
+        sys.stderr.write(printable(f"blockyard: it broke off: {broken}; the same command goes on\n"))
+    return 1 if broken or counts[Verb.DIFFERS] or counts[Verb.REFUSED] else 0
 
 
 def _check_named(action: str, names: Sequence[str]) -> None:

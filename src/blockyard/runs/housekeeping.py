@@ -51,20 +51,16 @@ def check_is_run(run: RunFolder, action: str) -> None:
 
     action: the command that needs a run, for the message
     """
-    if (reason := _why_no_run(run)) is not None:
+    if (reason := why_no_run(run)) is not None:
         raise UserError(f"{action}: {run.path} {reason}; nothing was changed")
 
 
 def check_is_unchanged(run: RunFolder, action: str) -> None:
     """Raise UserError for a folder that is no run, or has a config of another identity than its name."""
     check_is_run(run, action)
-    if run.config.get("allow"):
-        return  # the identity needs the user's own packages, which are not imported to delete a folder
-    expected = run.path.parent.name.rpartition("-")[2]
-    if (computed := _identity(run)) != expected:
+    if (reason := why_changed(run)) is not None:
         raise UserError(
-            f"{action}: {run.path / CONFIG} belongs to another folder: its identity is {computed or 'unknown'}, not "
-            f"{expected} (edited, or of another version); nothing was changed. Remove the folder by hand if it is yours"
+            f"{action}: {run.path}: {reason}; nothing was changed. Remove the folder by hand if it is yours"
         )
 
 
@@ -112,7 +108,8 @@ def finish_deletions(outputs: Path) -> None:
             arm.rmdir()
 
 
-def _why_no_run(run: RunFolder) -> str | None:
+def why_no_run(run: RunFolder) -> str | None:
+    """Return the reason why a folder is no run that `blockyard train` wrote, or a link to one; None for a run."""
     arm, seed = _ARM.fullmatch(run.path.parent.name), _SEED.fullmatch(run.path.name)
     for path in (run.path, run.path.parent):
         if path.is_symlink():
@@ -130,6 +127,20 @@ def _why_no_run(run: RunFolder) -> str | None:
     if arm["hash"] not in (recorded, _identity(run)):
         return f"is not a run of blockyard: its {CONFIG} does not have the identity {arm['hash']}"
     return None
+
+
+def why_changed(run: RunFolder) -> str | None:
+    """Return the reason why a config is not the one that its folder is named after; None for the config of the run."""
+    if run.config.get("allow"):
+        return None  # the identity needs the user's own packages, which are imported for the user's runs only
+    expected = run.path.parent.name.rpartition("-")[2]
+    computed = _identity(run)
+    if computed == expected:
+        return None
+    return (
+        f"its {CONFIG} belongs to another folder: its identity is {computed or 'unknown'}, not {expected} (edited, or "
+        "of another version)"
+    )
 
 
 def _identity(run: RunFolder) -> str | None:

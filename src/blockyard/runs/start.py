@@ -220,7 +220,7 @@ def _begin(
     remains = (path / CONFIG).exists() or (path / METRICS).exists() or any((path / CHECKPOINTS).glob("*.ckpt"))
     if remains or _links(path):
         lost = "" if (path / CONFIG).exists() else f"{path} has no {CONFIG}; "
-        replaced = _move_aside(path)
+        replaced = keep_replaced(path)
         message = f"{lost}the old run is kept as {replaced}"
     (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     remove_temporary(path)
@@ -245,11 +245,15 @@ def _links(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*") if path.is_symlink())
 
 
-def _move_aside(path: Path) -> Path:
+def keep_replaced(path: Path, folder: Path | None = None) -> Path:
+    """Rename a folder that another one replaces to `.replaced-NAME-TIME`, and return that path.
+
+    folder: where it is kept; beside it by default
+    """
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     for count in range(1000):
         number = f"-{count}" if count else ""
-        aside = path.parent / f".replaced-{path.name}-{stamp}{number}"
+        aside = (folder or path.parent) / f".replaced-{path.name}-{stamp}{number}"
         if not aside.exists():
             os.rename(path, aside)
             return aside

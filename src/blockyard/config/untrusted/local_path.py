@@ -26,7 +26,7 @@ def url_problem(path: str | os.PathLike[str]) -> str | None:
         return f"{text} is an address, not a path; write /{text[url.end() :].lstrip('/')}"
     return (
         f"{text} is an address, and blockyard reads and writes folders of this machine only; "
-        f"use a local or mounted folder and copy it to or from {url['protocol']}: afterwards"
+        f"use a local or mounted folder; `blockyard runs push` and `pull` copy runs to {url['protocol']}: and back"
     )
 
 

@@ -15,24 +15,36 @@ Reference: APPNOTE.TXT of PKWARE for the format; Fifield 2019, A better zip bomb
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 import stat
 import struct
-import unicodedata
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import IO, TypeAlias
 
 from blockyard.atomic_files import is_regular, read_member, replacing
 from blockyard.errors import UserError, first_line, printable, quoted
+from blockyard.runs.members import (
+    FOLDER,
+    MANIFEST,
+    MAX_LIST,
+    MAX_MEMBER,
+    MAX_MEMBERS,
+    SEED,
+    MemberError,
+    Members,
+    as_json,
+    digest_of,
+    folded,
+    from_json,
+    write_checked,
+)
 
-MANIFEST = "manifest.json"
 CRATE = "ro-crate-metadata.json"
 FORMAT = 1
 ROOT = "outputs"
@@ -42,35 +54,25 @@ RUN_MEMBERS = (
     *("written-test.jsonl", "extrapolation-test.json", "comparison.json", "report.html"),
     *("model.safetensors", "tokenizer.json", "source_tokenizer.json"),
 )
-_FOLDER = r"(?!\.)[\w.-]{1,120}"
 _MEMBER = re.compile(
     rf"{re.escape(CRATE)}"
-    rf"|{ROOT}/(?:sweeps/{_FOLDER}/(?:{'|'.join(map(re.escape, SWEEP_MEMBERS))})"
-    rf"|(?!sweeps/){_FOLDER}/s\d{{1,10}}/(?:{'|'.join(map(re.escape, RUN_MEMBERS))}))"
+    rf"|{ROOT}/(?:sweeps/{FOLDER}/(?:{'|'.join(map(re.escape, SWEEP_MEMBERS))})"
+    rf"|(?!sweeps/){FOLDER}/{SEED}/(?:{'|'.join(map(re.escape, RUN_MEMBERS))}))"
 )
 _TIME = (1980, 1, 1, 0, 0, 0)  # the earliest that the format has
 _UNIX, _MODE = 3, stat.S_IFREG | 0o644
 _END = b"PK\x05\x06" + bytes(18)  # what the file ends in, without a comment
 _HEADER = 30  # bytes of a member before its name
 
-# What a bundle may hold: a sweep of a thousand cells has 8,000 members, and a plan compresses by 60.
 MAX_FILE = 2**31 - 1  # beyond it, members have fields of their own
-MAX_MEMBERS = 50_000
-MAX_MEMBER = 2**30
 MAX_TOTAL = 8 * 2**30
-MAX_MANIFEST = 20_000_000
-MAX_RATIO = 400  # bytes out of one byte, beyond the first `_SMALL`
+MAX_RATIO = 400  # bytes out of one byte, beyond the first `_SMALL`; a plan compresses by 60
 _SMALL = 2**20
 _CHUNK = 2**20
 # All that zipfile raises for damaged files; the two unusual ones are for compression and encryption that it lacks.
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, ValueError)
 
 Source: TypeAlias = bytes | Path  # the content of a member, or the file that has it
-
-
-def is_run(name: str) -> bool:
-    """Return whether a run of this name can be in a bundle."""
-    return bool(_MEMBER.fullmatch(f"{ROOT}/{name}/{RUN_MEMBERS[0]}"))
 
 
 @dataclass(frozen=True)
@@ -85,23 +87,22 @@ class BundleManifest:
     kind: str
     name: str
     versions: dict[str, list[str]]
-    members: dict[str, tuple[str, int]]
+    members: Members
 
     def as_json(self) -> bytes:
         """Return the content of manifest.json."""
-        members = {name: {"sha256": digest, "bytes": size} for name, (digest, size) in sorted(self.members.items())}
         content = {"format": FORMAT, "kind": self.kind, "name": self.name, "versions": self.versions}
-        return (json.dumps({**content, "members": members}, indent=1, sort_keys=True) + "\n").encode()
+        return (json.dumps({**content, "members": as_json(self.members)}, indent=1, sort_keys=True) + "\n").encode()
 
 
-def digests(members: Mapping[str, Source]) -> dict[str, tuple[str, int]]:
+def digests(members: Mapping[str, Source]) -> Members:
     """Return SHA-256 in hex and bytes by member. Raises UserError for one that is too large, OSError."""
-    known: dict[str, tuple[str, int]] = {}
+    known: Members = {}
     for member, source in members.items():
-        content = _content(source)
-        if len(content) > MAX_MEMBER:
-            raise UserError(f"{member} has {len(content):,} bytes; a bundle holds files of at most {MAX_MEMBER:,}")
-        known[member] = (hashlib.sha256(content).hexdigest(), len(content))
+        known[member] = digest_of(source)
+        size = known[member][1]
+        if size > MAX_MEMBER:
+            raise UserError(f"{member} has {size:,} bytes; a bundle holds files of at most {MAX_MEMBER:,}")
     return known
 
 
@@ -165,7 +166,7 @@ def _unpack(archive: zipfile.ZipFile, path: Path, folder: Path) -> BundleManifes
     named = {info.filename: info for info in infos}
     if MANIFEST not in named:
         raise _refused(path, f"it has no {MANIFEST}; `blockyard bundle` writes bundles")
-    if named[MANIFEST].file_size > MAX_MANIFEST:
+    if named[MANIFEST].file_size > MAX_LIST:
         raise _refused(path, f"its {MANIFEST} has {named[MANIFEST].file_size:,} bytes")
     manifest = _manifest(archive.read(named[MANIFEST]), path)
     unlisted = sorted(named.keys() - manifest.members.keys() - {MANIFEST})
@@ -174,25 +175,21 @@ def _unpack(archive: zipfile.ZipFile, path: Path, folder: Path) -> BundleManifes
         raise _refused(path, f"it holds {unlisted[0]}, which its {MANIFEST} lacks")
     if missing:
         raise _refused(path, f"it lacks {missing[0]}")
-    for name, (digest, count) in manifest.members.items():
-        target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
+    for name, (_, count) in manifest.members.items():
         size = named[name].file_size
         if size != count:
             raise _refused(path, f"{name} would unpack to {size:,} bytes, its {MANIFEST} says {count:,}")
-        sha256 = hashlib.sha256()
-        unpacked = 0
-        with archive.open(named[name]) as member, target.open("xb") as file:
-            while chunk := member.read(_CHUNK):
-                # The size in a header is its writer's word, so the bytes are counted before they are written.
-                unpacked += len(chunk)
-                if unpacked > count:
-                    raise _refused(path, f"{name} has more than the {count:,} bytes of its {MANIFEST}")
-                sha256.update(chunk)
-                file.write(chunk)
-        if (sha256.hexdigest(), unpacked) != (digest, count):
-            raise _refused(path, f"the SHA-256 of {name} is not that of its {MANIFEST}: it was damaged or changed")
+        with archive.open(named[name]) as member:
+            try:
+                write_checked(folder, name, _chunks(member), manifest.members)
+            except MemberError as error:
+                raise _refused(path, str(error)) from error
     return manifest
+
+
+def _chunks(member: IO[bytes]) -> Iterator[bytes]:
+    while chunk := member.read(_CHUNK):
+        yield chunk
 
 
 def _check_infos(infos: list[zipfile.ZipInfo], path: Path, start: int) -> None:
@@ -206,11 +203,9 @@ def _check_infos(infos: list[zipfile.ZipInfo], path: Path, start: int) -> None:
         name = info.filename
         total += info.file_size
         reason = _problem(info)
-        # File systems of macOS and Windows take names that differ in case or in Unicode's form for the same file.
-        folded = unicodedata.normalize("NFC", name).casefold()
-        if reason is None and folded in seen:
+        if reason is None and folded(name) in seen:
             reason = "it is there twice, or differs from another in case alone"
-        seen.add(folded)
+        seen.add(folded(name))
         if reason is None and info.header_offset != end:
             reason = "it lies over another member, or behind bytes of none"
         if reason is not None:
@@ -253,9 +248,7 @@ def _manifest(content: bytes, path: Path) -> BundleManifest:
     if raw["format"] != FORMAT:
         raise _refused(path, f"it has format {quoted(raw['format'])}; this version reads {FORMAT}")
     try:
-        members: dict[str, tuple[str, int]] = {}
-        for name, member in dict(raw["members"]).items():
-            members[str(name)] = (str(member["sha256"]), int(member["bytes"]))
+        members = from_json(raw["members"])
         versions: dict[str, list[str]] = {}
         for package, numbers in dict(raw["versions"]).items():
             versions[str(package)] = [str(number) for number in list(numbers)]

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.atomic_files import read_json, read_yaml
-from blockyard.config.untrusted.targets import allow_of, allowed
 from blockyard.errors import UserError, first_line, quoted
-from blockyard.report.bundle.archive import CRATE, ROOT, BundleManifest, is_run, unpack
+from blockyard.report.bundle.archive import CRATE, ROOT, BundleManifest, unpack
 from blockyard.report.bundle.crate import crate_differences
 from blockyard.report.bundle.scrubbing import scrubbed_keys
 from blockyard.report.comparison import Comparison, compare
@@ -28,9 +27,10 @@ from blockyard.report.page import render
 from blockyard.report.samples.scores import SCORES, ScoresDisagreeError, arm_scores
 from blockyard.runs.folder import CONFIG
 from blockyard.runs.identity import identity
+from blockyard.runs.members import UNSOUND, is_run
 from blockyard.runs.predictions_file import TEST as PREDICTIONS
-from blockyard.runs.predictions_file import read_predictions
 from blockyard.runs.store import runs
+from blockyard.runs.untrusted_run import harm_in
 from blockyard.sweep.plan.sweep_plan import FOLDER as SWEEPS
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 
@@ -42,8 +42,6 @@ _NOT_COMPUTED = {
 }
 _NOT_OF_ARMS = {"changes", "cost", "cost_ratio", "pareto", "overrides"}
 _OF_CELLS = ("arm", "seed", "state", "metrics")
-# Exceptions, besides UserError, of a comparison of files with any content.
-_UNSOUND = (TypeError, KeyError, AttributeError, IndexError, ValueError, ArithmeticError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ def verify(path: Path, manifest: BundleManifest, folder: Path, allow: Sequence[s
             result.differences.extend(crate_differences(read_json(folder / CRATE), manifest.members))
     except UserError as error:
         raise UserError(f"{path} cannot be compared: {_anywhere(str(error), folder)}") from error
-    except (*_UNSOUND, OSError) as error:
+    except (*UNSOUND, OSError) as error:
         raise UserError(f"{path} cannot be compared: {_anywhere(first_line(error), folder)}") from error
     return result
 
@@ -112,41 +110,13 @@ def _anywhere(text: str, folder: Path) -> str:
 def _record(run: Path, path: Path, allow: Sequence[str]) -> LoadedRun:
     """Return a run as the report reads it. Raises UserError for a config or predictions that could do harm."""
     name = f"{run.parent.name}/{run.name}"
-    try:
-        config = read_yaml(run / CONFIG)
-        if (run / PREDICTIONS).exists():
-            read_predictions(run / PREDICTIONS)
-    except (ValueError, OSError) as error:
-        raise UserError(f"{path} is not read: {_anywhere(first_line(error), run.parents[2])}") from error
-    if config.get("allow") is not None and config["allow"] != allow_of(config):
-        raise UserError(
-            f"{path} is not read: {name} has allow: {quoted(config['allow'])}, which is not a list of package names"
-        )
-    packages = [package for package in allow_of(config) if package not in allow]
-    if packages:
-        raise UserError(
-            f"{path} is not read: {name} uses components of {', '.join(packages)}; if you trust it, add "
-            f"allow=[{','.join(packages)}]"
-        )
-    for target in _targets(config):
-        if not isinstance(target, str) or not allowed(target, list(allow)):
-            raise UserError(f"{path} is not read: {name} names _target_: {quoted(target)}, of no trusted library")
+    harm = harm_in(run, allow)
+    if harm is not None:
+        raise UserError(f"{path} is not read: {_anywhere(harm, run.parents[2])}")
     record = read_run(run, arm=name, seed=int(run.name[1:]))
     if record.damage is not None:
         raise UserError(f"{path} is not read: {_anywhere(record.damage, run.parents[2])}")
     return record
-
-
-def _targets(value: Any) -> Iterator[Any]:
-    stack = [value]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, Mapping):
-            if "_target_" in item:
-                yield item["_target_"]
-            stack += item.values()
-        elif isinstance(item, list):
-            stack += item
 
 
 def _configs(records: Iterable[LoadedRun], notes: list[str]) -> Iterator[str]:
