@@ -51,7 +51,9 @@ def refuse_difference(proposal: str, baseline: Node, changed: Node) -> None:
     differing = [name for name in names if name not in FAMILIES and before.get(name) != after.get(name)]
     refused = [key for key in REFUSED if _value(before, key) != _value(after, key)]
     if differing or refused:
-        raise UserError(f"{proposal} changes {', '.join([*differing, *refused])}, by which it is measured; {_may_change()}")
+        raise UserError(
+            f"{proposal} changes {', '.join([*differing, *refused])}, by which it is measured; {_may_change()}"
+        )
 
 
 def _value(config: Node, key: str) -> Any:

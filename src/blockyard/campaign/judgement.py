@@ -4,7 +4,8 @@ The null hypothesis is that the proposal is not better: the mean of the gains (p
 positive where the proposal is better) is zero or less. With t the statistic of n gains, v = n - 1 and the house's prior
 on the standardised effect, d ~ N(0, g), cut off at zero, the Bayes factor is
 
-    log e+ = log e + log 2 P(d > 0 | gains),   P(d > 0 | gains) = T_n(t sqrt(n g / r) sqrt(n / (v + t^2 / r))),   r = 1 + n g
+    log e+ = log e + log 2 P(d > 0 | gains)
+    P(d > 0 | gains) = T_n(t sqrt(n g / r) sqrt(n / (v + t^2 / r))),   r = 1 + n g
 
 with log e of `sweep.stopping.evidence` and T_n the distribution function of Student's t with n degrees of freedom. It
 rises with t, and subtracting a constant from all gains lowers every t. So it is an e-value, at any stopping time, for

@@ -13,11 +13,11 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from blockyard.atomic_files import link_reason, sync_folder
 from blockyard.campaign.judgement import Verdict
@@ -152,6 +152,7 @@ class Closed:
 
 
 Event = Created | Begun | Judged | Measured | Looked | Closed
+E = TypeVar("E", Created, Begun, Judged, Measured, Looked, Closed)
 
 
 @dataclass
@@ -185,13 +186,14 @@ class Ledger:
             self._append(Created(settings), "", 0)
         sync_folder(self.folder)
 
-    def append(self, event: Event) -> None:
-        """Append an event. The caller holds the lock."""
+    def append(self, event: E) -> E:
+        """Append an event, and return it with its time. The caller holds the lock."""
         _, last, size = self._events()
-        self._append(event, last, size)
+        return self._append(event, last, size)
 
-    def _append(self, event: Event, previous: str, size: int) -> None:
-        record = {**asdict(event), "time": datetime.now(UTC).isoformat(timespec="seconds"), "previous": previous}
+    def _append(self, event: E, previous: str, size: int) -> E:
+        event = replace(event, time=datetime.now(UTC).isoformat(timespec="seconds"))
+        record = {**asdict(event), "previous": previous}
         line = json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n"
         if reason := link_reason(self.path):
             raise UserError(f"cannot write {self.path}: {reason}; remove it")
@@ -204,6 +206,7 @@ class Ledger:
                 os.fsync(file.fileno())
         except OSError as error:
             raise UserError(f"cannot write {self.path}: {error.strerror or error}") from error
+        return event
 
     def _events(self) -> tuple[list[Event], str, int]:
         """Return all events, the hash of the last line, and the bytes of all whole lines."""
@@ -219,7 +222,9 @@ class Ledger:
         whole, _, torn = content.rpartition(b"\n")
         if torn and len(torn) != self._torn:
             self._torn = len(torn)
-            sys.stderr.write(f"{self.path}: left out {len(torn)} bytes of a last line that was not written to its end\n")
+            sys.stderr.write(
+                f"{self.path}: left out {len(torn)} bytes of a last line that was not written to its end\n"
+            )
         events: list[Event] = []
         previous = ""
         for number, line in enumerate(whole.split(b"\n") if whole else [], start=1):

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING
 
 from blockyard.campaign.allowed import refuse_difference, refuse_overrides
 from blockyard.campaign.judgement import Decision, decide, log_evidence
-from blockyard.campaign.ledger import Begun, BySeed, Closed, Judged, Ledger, Looked, Measured, Runs, Settings, run_folders
+from blockyard.campaign.ledger import (
+    Begun,
+    BySeed,
+    Closed,
+    Judged,
+    Ledger,
+    Looked,
+    Measured,
+    Runs,
+    Settings,
+    run_folders,
+)
 from blockyard.campaign.standing import CampaignStanding
 from blockyard.config.untrusted.local_path import outputs_folder
 from blockyard.errors import UserError
@@ -142,6 +153,7 @@ class Campaign:
                 self._say("the baseline has changed: another proposal was kept; this one meets the new baseline")
         finally:
             lock.release()
+        self._say(f"{judged.proposal}: {judged.verdict}; {judged.reason}")
         if judged.verdict == "kept":
             self._measure(retry)
         return judged
@@ -164,8 +176,7 @@ class Campaign:
                 return standing.closed
             metric = str(MetricName.parse(standing.settings.metric).logged().on("test"))
             closed = Closed(metric, self._values(measured.base, metric), self._values(measured.now, metric))
-            self.ledger.append(closed)
-            return closed
+            return self.ledger.append(closed)
 
     def _propose(self, proposal: str, overrides: Sequence[str], retry: bool) -> Judged | None:
         """Return the verdict; None where the baseline has changed before it."""
@@ -182,7 +193,7 @@ class Campaign:
             begun = now.begun.get(proposal)
             if begun is None or begun.baseline != len(now.kept):
                 begun = Begun(proposal, list(overrides), len(now.kept), seeds)
-                self.ledger.append(begun)
+                begun = self.ledger.append(begun)
         while True:
             decision = self._look(arms, begun, standing)
             standing = self.standing()
@@ -282,8 +293,7 @@ class Campaign:
                 after=after,
                 seconds=arms.seconds(run_folders(events)),
             )
-            self.ledger.append(judged)
-            return judged
+            return self.ledger.append(judged)
 
     def _measure(self, retry: bool) -> None:
         """Measure the present baseline beside the base on fresh seeds, unless that is done."""

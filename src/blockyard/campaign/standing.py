@@ -8,8 +8,8 @@ from typing import Any
 
 from blockyard.campaign.judgement import level
 from blockyard.campaign.ledger import Begun, Closed, Created, Event, Judged, Looked, Measured, Settings
-from blockyard.sweep.spec.override_text import key_of
 from blockyard.errors import UserError
+from blockyard.sweep.spec.override_text import key_of
 
 _MEASURED_FROM = 1_000_000_000  # the first seed of measurements, above those of all proposals
 

@@ -129,8 +129,6 @@ def propose(
         return stopped.code
     if json:
         _print_json(asdict(judged))
-    else:
-        say(f"{judged.proposal}: {judged.verdict}; {judged.reason}")
     return 0 if judged.verdict == "kept" else NOT_KEPT
 
 
