@@ -31,8 +31,7 @@ FLOORS = (
     "engine",
     "inspect bench",
     "sweep",
-    "report ask",
-    "campaign",
+    "report ask campaign",
     "commands cli __main__ __init__",
 )
 # The same for the folders in a room, whose imports of each other point down too; "." are the room's own files.

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +29,7 @@ from blockyard.runs.identity import run_name
 from blockyard.sweep.cell import states
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.report.report_runs import config, write
-from tests.support.tiny import UNTRAINED
+from tests.support.tiny import SHORTEST, UNTRAINED
 
 BASE = (*UNTRAINED, "optimizer.lr=0.1")
 GOOD = "optimizer.lr=0.3"  # better by 0.2; the noise of a run has a standard deviation of 0.02
@@ -209,6 +213,16 @@ def test_a_proposal_that_cannot_train_is_rejected(world: World, tmp_path: Path, 
     assert problems_of(small) == []
 
 
+def test_a_run_that_was_stopped_is_no_fault_of_its_proposal(world: World, tmp_path: Path) -> None:
+    small = campaign(tmp_path)
+    world.states = {0.3: "interrupted"}
+    with pytest.raises(CampaignFailed, match=r"good is not judged: its run of seed 0 .* goes on"):
+        small.propose("good", GOOD)
+    assert small.standing().judged == []
+    world.states = {}
+    assert small.propose("good", GOOD).verdict == "kept"
+
+
 def test_a_baseline_that_fails_takes_no_level(world: World, tmp_path: Path) -> None:
     small = campaign(tmp_path, fresh=True)
     small.propose("worse", BAD)
@@ -295,7 +309,7 @@ def peeks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 names.append(name)
             return super().get(name, default)
 
-    for module in (arms, audit, states):
+    for module in (arms, audit, referee):
         monkeypatch.setattr(module, "final_metrics", lambda *args: Sealed(original(*args)))
     return names
 
@@ -348,6 +362,12 @@ def change_last(key: str, value: Any) -> Callable[[list[dict[str, Any]]], object
     return change
 
 
+def swap_baseline(records: list[dict[str, Any]]) -> None:
+    """Let the last judgement name the runs of the first baseline."""
+    first, last = [record for record in records if record["event"] == "judged"]
+    last["before"]["folders"] = first["before"]["folders"]
+
+
 @pytest.fixture(scope="module")
 def two_tries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The outputs of a campaign with a proposal that was kept, and one that was not."""
@@ -376,6 +396,7 @@ def drop_judgement(records: list[dict[str, Any]]) -> None:
         (change_last("baseline", lambda _: 0), "there were 1"),
         (change_last("seeds", lambda seeds: seeds[::-1]), "not the first ones"),
         (change_last("overrides", lambda _: ["norm=rms"]), "no beginning has its name and overrides"),
+        (swap_baseline, "did not meet the runs of the baseline"),
         (drop_judgement, "met the baseline after 1 keeps, and there were 0"),
     ],
 )
@@ -424,3 +445,23 @@ def test_the_commands_print_and_return_what_the_functions_do(
     assert "on the test split: +0.1966 test/loss [+0.1736, +0.2196] on 3 seeds" in closed
     rewritten(Campaign("small", outputs=tmp_path), change_last("alpha", lambda _: 0.5))
     assert main(["campaign", "verify", "small", where]) == 1
+
+
+@pytest.mark.full
+def test_a_campaign_trains_and_goes_on_after_a_kill(tmp_path: Path) -> None:
+    """The runs that a killed process has finished are found, and no level is spent."""
+    where = f"outputs={tmp_path}"
+    rules = ["metric=val/loss", "tries=4", "error=0.4", "first=2", "most=3", "measure=2"]
+    assert main(["campaign", "new", "real", *SHORTEST, *rules, where]) == 0
+    line = [sys.executable, "-m", "blockyard", "campaign", "try", "real", "rms", "norm=rms", where]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    for text in process.stdout:
+        if "done val/loss" in text:
+            break
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert Campaign("real", outputs=tmp_path).standing().judged == []
+    assert main(["campaign", "try", "real", "rms", "norm=rms", where]) in (0, 3)
+    assert main(["campaign", "verify", "real", where]) == 0
+    assert main(["campaign", "close", "real", where]) == 0

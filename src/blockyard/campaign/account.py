@@ -11,6 +11,7 @@ from blockyard.campaign.ledger import BySeed, Judged, Settings
 from blockyard.campaign.referee import gains_of, scale_of
 from blockyard.campaign.standing import CampaignStanding
 from blockyard.report.stats.intervals import mean_of
+from blockyard.sweep.stopping.evidence import ROUNDING
 
 _LARGEST = 700.0  # log e that is shown as a number
 
@@ -113,7 +114,8 @@ class Account:
             )
         elif kept:
             lines.append("together not measured yet: the next try, or close, measures the baseline on fresh seeds")
-        left = f"{self.tries_left} tries are left; the next one is kept at an evidence of {1 / self.alpha:,.0f}"
+        noun = "try is" if self.tries_left == 1 else "tries are"
+        left = f"{self.tries_left} {noun} left; the next one is kept at an evidence of {1 / self.alpha:,.0f}"
         if self.settings.hours is not None:
             left += f"; {self.hours:.3g} of {self.settings.hours:g} hours are spent"
         if self.looks:
@@ -138,10 +140,16 @@ def _worth(metric: str, before: BySeed, after: BySeed, settings: Settings) -> Wo
     seeds = list(before)
     gains = gains_of(before, after, seeds, settings)
     interval = None
-    if max(gains) - min(gains) > 1e-6 * scale_of(before, after):
+    if max(gains) - min(gains) > ROUNDING * scale_of(before, after):
         interval = mean_of(gains).interval
-    means = [math.fsum(values.values()) / len(seeds) for values in (before, after)]
-    return Worth(metric, len(seeds), *means, math.fsum(gains) / len(gains), interval)
+    return Worth(
+        metric=metric,
+        seeds=len(seeds),
+        before=math.fsum(before.values()) / len(seeds),
+        after=math.fsum(after.values()) / len(seeds),
+        gain=math.fsum(gains) / len(gains),
+        interval=interval,
+    )
 
 
 def _gain(worth: Worth) -> str:

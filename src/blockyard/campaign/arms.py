@@ -13,7 +13,7 @@ from blockyard.engine.data_reader import DataReader
 from blockyard.errors import UserError
 from blockyard.runs.identity import run_name
 from blockyard.runs.status import diverged
-from blockyard.sweep.cell.states import final_metrics, read_state
+from blockyard.sweep.cell.states import CellState, final_metrics, read_state
 from blockyard.sweep.cells import Cell
 from blockyard.sweep.execution.runner import run_plan
 from blockyard.sweep.executor import build
@@ -52,10 +52,6 @@ class Arms:
         """The metric that is compared."""
         return self.plan.facts["metric"]["name"]
 
-    def run(self, seed: int, arms: Sequence[str]) -> None:
-        """Run the cells of one seed, those that have run already excepted. Raises StoppedError."""
-        self.run_seeds([seed], arms)
-
     def run_seeds(self, seeds: Sequence[int], arms: Sequence[str]) -> None:
         """Run the cells of some seeds, those that have run already excepted. Raises StoppedError."""
         cells = [self._cell(arm, seed) for seed in seeds for arm in arms]
@@ -72,11 +68,15 @@ class Arms:
             if value is not None and math.isfinite(value):
                 runs.values[cell.seed] = value
 
+    def has_ended(self, arm: str, seed: int) -> bool:
+        """Return whether a run is done or has failed. One that was stopped from outside goes on."""
+        return self._state(arm, seed).state in ("done", "failed")
+
     def failure(self, arm: str, seed: int) -> str | None:
         """Return why an arm has no value at a seed that has run; None where it has one."""
         if seed in self.runs[arm].values:
             return None
-        state = read_state(Path(self.plan.outputs) / self.runs[arm].folders[seed])
+        state = self._state(arm, seed)
         if diverged(state.state, state.reason):
             return f"its run of seed {seed} diverged: {state.reason}"
         return f"its run of seed {seed} has no {self.metric}: {state.reason or state.state}"
@@ -100,6 +100,9 @@ class Arms:
                     state = read_state(Path(self.plan.outputs) / folder)
                     total += state.metrics.get("seconds", state.seconds or 0.0)
         return total
+
+    def _state(self, arm: str, seed: int) -> CellState:
+        return read_state(Path(self.plan.outputs) / self.runs[arm].folders[seed])
 
     def _cell(self, arm: str, seed: int) -> Cell:
         return Cell(arm, seed, f"{run_name(self.plan.variants[arm].config)}/s{seed}")

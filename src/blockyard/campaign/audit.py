@@ -1,8 +1,8 @@
 """Every verdict of a campaign, computed again from its ledger and the run folders.
 
 An event is computed again from the events before it alone: the baseline, the level of its turn, the evidence and the
-verdict. The values that it names are read from the summaries of its runs, and the runs of the two sides have to differ
-in their folders, whose names end in the hash of a config.
+verdict. The values that it names are read from the summaries of its runs. The name of a run's folder ends in the hash of its
+config: the baseline has to be the proposal that was kept last.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def audit(campaign: Campaign) -> list[str]:
             problems.append(f"{label}: it came after the campaign was closed")
         if isinstance(event, Judged):
             problems += [f"{label}: {problem}" for problem in _judgement_problems(event, standing)]
-        if isinstance(event, Measured) and list(event.now.folders) != standing.measuring_seeds(event.baseline):
-            problems.append(f"{label}: its seeds are not those of this measurement")
+        if isinstance(event, Measured):
+            problems += [f"{label}: {problem}" for problem in _measurement_problems(event, standing)]
         if isinstance(event, Closed):
             problems += [f"{label}: {problem}" for problem in _closing_problems(event, standing, campaign)]
         standing.add(event)
@@ -54,6 +54,32 @@ def _label(event: Event) -> str:
     if isinstance(event, Begun):
         return f"beginning of {event.proposal}"
     return event.event
+
+
+def _measurement_problems(measured: Measured, standing: CampaignStanding) -> Iterator[str]:
+    """Yield the problems of a measurement. standing: before it"""
+    for runs in (measured.base, measured.now):
+        if list(runs.folders) != standing.measuring_seeds(measured.baseline):
+            yield "its seeds are not those of this measurement"
+    first = standing.measured.get(0)
+    if first is not None and _configs(measured.base) != _configs(first.base):
+        yield "its base is not that of the first measurement"
+    if measured.baseline and _configs(measured.now) != _baseline_configs(standing):
+        yield "it is not of the proposal that was kept last"
+
+
+def _baseline_configs(standing: CampaignStanding) -> set[str]:
+    """Return the config of the present baseline: that of the proposal that was kept last, or of the measured base."""
+    if standing.kept:
+        return _configs(standing.kept[-1].after)
+    if 0 in standing.measured:
+        return _configs(standing.measured[0].base)
+    return set()
+
+
+def _configs(runs: Runs) -> set[str]:
+    """Return the folders of runs without their seeds, whose names end in the hash of a config."""
+    return {folder.rpartition("/")[0] for folder in runs.folders.values()}
 
 
 def _judgement_problems(judged: Judged, standing: CampaignStanding) -> Iterator[str]:
@@ -72,8 +98,10 @@ def _judgement_problems(judged: Judged, standing: CampaignStanding) -> Iterator[
         yield "no beginning has its name and overrides"
     elif judged.seeds != begun.seeds[: len(judged.seeds)]:
         yield "its seeds are not the first ones with which it began"
-    if set(judged.before.folders.values()) & set(judged.after.folders.values()):
-        yield "the baseline and the proposal name the same runs"
+    if _configs(judged.before) != _baseline_configs(standing):
+        yield "it did not meet the runs of the baseline"
+    if len(_configs(judged.after)) != 1 or _configs(judged.after) == _configs(judged.before):
+        yield "its runs are not those of one config, other than the baseline's"
     if any(seed not in judged.before.values for seed in judged.seeds):
         yield "a run of the baseline has no value"
         return

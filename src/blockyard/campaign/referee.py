@@ -15,6 +15,7 @@ from blockyard.campaign.ledger import (
     Begun,
     BySeed,
     Closed,
+    Direction,
     Judged,
     Ledger,
     Looked,
@@ -29,6 +30,7 @@ from blockyard.errors import UserError
 from blockyard.runs.costs import COSTS
 from blockyard.runs.lock import RunLock
 from blockyard.runs.metric_name import MetricName
+from blockyard.sweep.cell.states import final_metrics
 
 if TYPE_CHECKING:
     from blockyard.campaign.arms import Arms
@@ -43,7 +45,7 @@ Say = Callable[[str], object]
 
 
 class CampaignFailed(RuntimeError):  # noqa: N818 - like RunFailed
-    """A run that no proposal can be blamed for has failed: one of the baseline's."""
+    """A run of the baseline has failed, or a run was stopped from outside: no proposal can be blamed for it."""
 
 
 class Campaign:
@@ -108,7 +110,9 @@ class Campaign:
         file = campaign.folder / f"{name}-{BASE}.yaml"
         claim = f"The base of the campaign {name}"
         plan = plan_arms(file, claim, base, {BASE: []}, [0], metric, campaign.outputs)
-        direction = "max" if plan.facts["metric"]["direction"] == "max" else "min"
+        direction: Direction = "min"
+        if plan.facts["metric"]["direction"] == "max":
+            direction = "max"
         settings = Settings(
             base=plan.question["base"],
             metric=metric,
@@ -232,8 +236,11 @@ class Campaign:
                     f"the baseline cannot be compared: {reason}; the same command with --retry starts it again"
                 )
         for seed in seeds:
-            if reason := arms.failure(begun.proposal, seed):
+            reason = arms.failure(begun.proposal, seed)
+            if reason and arms.has_ended(begun.proposal, seed):
                 return Decision("rejected", reason)
+            if reason:
+                raise CampaignFailed(f"{begun.proposal} is not judged: {reason}; the same command goes on")
         if reason := self._beyond_limits(arms, begun, standing):
             return Decision("rejected", reason)
         before = arms.runs[BASELINE].values
@@ -333,8 +340,6 @@ class Campaign:
 
     def _values(self, runs: Runs, metric: str) -> BySeed:
         """Return the values of another metric of runs. Raises UserError where one has none."""
-        from blockyard.sweep.cell.states import final_metrics
-
         values: BySeed = {}
         for seed, folder in runs.folders.items():
             value = final_metrics(Path(self.outputs) / folder).get(metric)
