@@ -1,8 +1,8 @@
 """Every verdict of a campaign, computed again from its ledger and the run folders.
 
 An event is computed again from the events before it alone: the baseline, the level of its turn, the evidence and the
-verdict. The values that it names are read from the summaries of its runs. The name of a run's folder ends in the hash of its
-config: the baseline has to be the proposal that was kept last.
+verdict. The values that it names are read from the summaries of its runs. The name of a run's folder ends in the hash
+of its config: the baseline has to be the proposal that was kept last.
 """
 
 from __future__ import annotations
