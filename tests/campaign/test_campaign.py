@@ -263,6 +263,26 @@ def test_a_proposal_meets_the_baseline_that_another_one_changed(world: World, tm
     assert problems_of(small) == []
 
 
+def test_a_keep_in_the_moment_of_the_verdict_is_noticed(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = campaign(tmp_path)
+    other = Campaign("small", outputs=tmp_path, say=quiet)
+    judge = Campaign._judge
+    calls: list[str] = []
+
+    def judge_late(self: Campaign, *arguments: Any) -> Any:
+        calls.append("")
+        if len(calls) == 1:
+            other.propose("good", GOOD)
+        return judge(self, *arguments)
+
+    monkeypatch.setattr(Campaign, "_judge", judge_late)
+    slower = small.propose("slower", "optimizer.lr=0.2")  # better than the base, worse than `good`
+    assert (slower.number, slower.baseline, slower.verdict) == (2, 1, "rejected")
+    assert problems_of(small) == []
+
+
 def test_the_number_of_a_judgement_is_taken_when_it_is_made(world: World, tmp_path: Path) -> None:
     small = campaign(tmp_path)
     small.propose("worst", "optimizer.lr=0.01")
