@@ -339,6 +339,8 @@ def test_the_test_split_is_read_by_closing_alone(world: World, tmp_path: Path, p
         Campaign.create("peek", *BASE, metric="test/loss", outputs=tmp_path)
     with pytest.raises(UserError, match="a cost"):
         Campaign.create("peek", *BASE, metric="step_seconds", outputs=tmp_path)
+    with pytest.raises(UserError, match=r"error=2.*\n.*tries=0.*\n.*first look comes after"):
+        campaign(tmp_path, error=2, tries=0, first=9)
     small = campaign(tmp_path)
     small.propose("good", GOOD)
     small.propose("bad", BAD)

@@ -19,6 +19,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
+from annotated_types import Ge, Gt, Le
+
 from blockyard.atomic_files import link_reason, sync_folder
 from blockyard.campaign.judgement import Verdict
 from blockyard.errors import UserError
@@ -28,6 +30,10 @@ FILE = "ledger.jsonl"
 LOCK = ".ledger.lock"
 Direction = Literal["min", "max"]
 BySeed = dict[int, float]
+ErrorRate = Annotated[float, Gt(0), Le(0.5)]
+Tries = Annotated[int, Ge(1), Le(10_000)]
+Pairs = Annotated[int, Ge(2), Le(1_000)]
+Positive = Annotated[float, Gt(0)]
 
 
 @dataclass(frozen=True)
@@ -48,15 +54,29 @@ class Settings:
     base: list[str]
     metric: str
     direction: Direction
-    error: float
-    tries: int
-    first: int
-    most: int
-    measure: int
+    error: ErrorRate
+    tries: Tries
+    first: Pairs
+    most: Pairs
+    measure: Pairs
     fresh: bool
-    hours: float | None = None
-    slower: float | None = None
-    larger: float | None = None
+    hours: Positive | None = None
+    slower: Positive | None = None
+    larger: Positive | None = None
+
+    def check(self) -> None:
+        """Raise UserError with every value that no campaign can have."""
+        from pydantic import TypeAdapter, ValidationError
+
+        problems = []
+        try:
+            TypeAdapter(Settings).validate_python(asdict(self))
+        except ValidationError as error:
+            problems = [f"{issue['loc'][0]}={issue['input']}: {issue['msg']}" for issue in error.errors()]
+        if self.first > self.most:
+            problems.append(f"first={self.first} most={self.most}: the first look comes after the last one")
+        if problems:
+            raise UserError("\n  - ".join(problems))
 
 
 @dataclass(frozen=True)
@@ -167,6 +187,10 @@ class Ledger:
         """The file."""
         return self.folder / FILE
 
+    def exists(self) -> bool:
+        """Return whether there is a first event. A process that was killed may have left the beginning of one."""
+        return self.path.exists() and b"\n" in self.path.read_bytes()
+
     def read(self) -> list[Event]:
         """Return all events. Raises UserError where the ledger is missing or damaged."""
         return self._events()[0]
@@ -181,7 +205,7 @@ class Ledger:
         """Write the first event. Raises UserError where the folder has a ledger."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with exclusive(self.folder, LOCK):
-            if self.path.exists() and b"\n" in self.path.read_bytes():  # without, a killed process has left it
+            if self.exists():
                 raise UserError(f"{self.folder} is a campaign already; choose another name, or `campaign show` it")
             self._append(Created(settings), "", 0)
         sync_folder(self.folder)

@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,20 +104,12 @@ class Campaign:
                 f"metric={metric}: {kind}; a campaign chooses by a metric on validation, such as val/loss, and its "
                 "test split is sealed until it is closed"
             )
-        if not 2 <= first <= most:
-            raise UserError(f"first={first} most={most}: expected 2 <= first <= most pairs of runs")
-        if campaign.ledger.path.exists():
+        if campaign.ledger.exists():
             raise UserError(f"{campaign.folder} is a campaign already; choose another name")
-        file = campaign.folder / f"{name}-{BASE}.yaml"
-        claim = f"The base of the campaign {name}"
-        plan = plan_arms(file, claim, base, {BASE: []}, [0], metric, campaign.outputs)
-        direction: Direction = "min"
-        if plan.facts["metric"]["direction"] == "max":
-            direction = "max"
         settings = Settings(
-            base=plan.question["base"],
+            base=list(base),
             metric=metric,
-            direction=direction,
+            direction="min",
             error=error,
             tries=tries,
             first=first,
@@ -127,7 +120,14 @@ class Campaign:
             slower=slower,
             larger=larger,
         )
-        campaign.ledger.create(settings)
+        settings.check()
+        file = campaign.folder / f"{name}-{BASE}.yaml"
+        claim = f"The base of the campaign {name}"
+        plan = plan_arms(file, claim, base, {BASE: []}, [0], metric, campaign.outputs)
+        direction: Direction = "min"
+        if plan.facts["metric"]["direction"] == "max":
+            direction = "max"
+        campaign.ledger.create(replace(settings, base=plan.question["base"], direction=direction))
         return campaign
 
     def standing(self) -> CampaignStanding:

@@ -7,8 +7,9 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge
 
+from blockyard.campaign.ledger import ErrorRate, Pairs, Positive, Tries
 from blockyard.commands._signature import command
 from blockyard.commands._types import OUTPUTS, Flag, Outputs, Text, Value, run_overrides
 from blockyard.errors import printable
@@ -29,15 +30,15 @@ def new(
     name: Name,
     *base: Overrides,
     metric: Text,
-    error: Annotated[float, Gt(0), Le(0.5)] = 0.05,
-    tries: Annotated[int, Ge(1), Le(10_000)] = 100,
-    first: Annotated[int, Ge(2), Le(100)] = 4,
-    most: Annotated[int, Ge(2), Le(1_000)] = 20,
-    measure: Annotated[int, Ge(2), Le(1_000)] = 8,
+    error: ErrorRate = 0.05,
+    tries: Tries = 100,
+    first: Pairs = 4,
+    most: Pairs = 20,
+    measure: Pairs = 8,
     fresh: bool = False,
-    hours: Annotated[float, Gt(0)] | None = None,
-    slower: Annotated[float, Gt(0)] | None = None,
-    larger: Annotated[float, Gt(0)] | None = None,
+    hours: Positive | None = None,
+    slower: Positive | None = None,
+    larger: Positive | None = None,
     outputs: Outputs = OUTPUTS,
 ) -> None:
     """`campaign new` starts a campaign: a base, a metric on validation, and one error rate for everything it keeps.
