@@ -31,7 +31,7 @@ FLOORS = (
     "engine",
     "inspect bench",
     "sweep",
-    "report ask remote",
+    "report ask remote campaign",
     "commands cli __main__ __init__",
 )
 # The same for the folders in a room, whose imports of each other point down too; "." are the room's own files.
@@ -54,6 +54,7 @@ OUTBUILDINGS = {
         *("commands/bundle", "commands/verify_bundle"),
     ),
     "asking": ("ask/", "commands/ask"),
+    "refereeing": ("campaign/", "commands/campaign"),
     "clusters": ("sweep/executor/slurm", "sweep/executor/_slurm", "sweep/executor/ray"),
 }
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms.split()}

@@ -24,6 +24,7 @@ if "BLOCKYARD_PACKAGES" in os.environ:  # of the process that started this one, 
     package_finder.install(os.environ["BLOCKYARD_PACKAGES"])
 
 if TYPE_CHECKING:
+    from blockyard.campaign.referee import Campaign
     from blockyard.commands._python import RunFailed, build, check, hydra_groups, lightning, train
     from blockyard.errors import UserError
     from blockyard.evaluate.embed import embed
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 __all__ = [
+    "Campaign",
     "RunFailed",
     "UserError",
     "__version__",
@@ -61,6 +63,7 @@ _MODULES = {
     "embed": "blockyard.evaluate.embed",
     "train": "blockyard.commands._python",
     "RunFailed": "blockyard.commands._python",
+    "Campaign": "blockyard.campaign.referee",
     "UserError": "blockyard.errors",
 }
 

@@ -16,6 +16,7 @@ COMMANDS = {
     "soup": "average weights of runs:  blockyard soup tuned_a tuned_b out=soups/tuned weights=greedy",
     "ask": "plan from a file:        blockyard ask reviews.tsv arms=rope,learned hours=1",
     "sweep": "run a question file:      blockyard sweep quickstart",
+    "campaign": "many tries, one error:    blockyard campaign try small rms norm=rms",
     "runs": "list, tag, delete runs:   blockyard runs position=rope --best test/accuracy",
     "compare": "compare runs:             blockyard compare outputs --by block",
     "bundle": "results for others:      blockyard bundle quickstart out=quickstart.zip",
