@@ -37,13 +37,13 @@ from blockyard.sweep.stopping.decisions import ArmComparison, comparisons, judge
 from blockyard.sweep.stopping.due import standing
 from blockyard.sweep.stopping.evidence import ALPHA, PRIOR, radius
 from blockyard.sweep.stopping.forecast import PossibleEnds, beyond_limit
-from blockyard.sweep.stopping.rule import Rule
+from blockyard.sweep.stopping.rule import StoppingRule
 
 MOST = 20
 ROOT = Path(__file__).resolve().parents[1]
-BOUNDARY = Rule("boundary", 3, MOST)
-E_VALUES = Rule("e-values", 3, MOST)
-EARLIER = Rule("e-values", 2, MOST)  # looks at two seeds and more
+BOUNDARY = StoppingRule("boundary", 3, MOST)
+E_VALUES = StoppingRule("e-values", 3, MOST)
+EARLIER = StoppingRule("e-values", 2, MOST)  # looks at two seeds and more
 Noise = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 NOISES: dict[str, Noise] = {
     "normal": lambda draw, shape: draw.normal(size=shape),
@@ -96,7 +96,7 @@ def ends(gaps: np.ndarray, alpha: float, first: int) -> tuple[np.ndarray, np.nda
     return low, high
 
 
-def look_evidence(gaps: np.ndarray, rule: Rule) -> np.ndarray:
+def look_evidence(gaps: np.ndarray, rule: StoppingRule) -> np.ndarray:
     """log e, or -log p by a boundary, after each seed; 0 before the first look: (sweeps, arms, n) -> the same."""
     evidence = log_es(gaps)
     if rule.by == "boundary":
@@ -112,7 +112,7 @@ def look_evidence(gaps: np.ndarray, rule: Rule) -> np.ndarray:
     return evidence
 
 
-def look_ends(gaps: np.ndarray, rule: Rule, alpha: float) -> tuple[np.ndarray, np.ndarray]:
+def look_ends(gaps: np.ndarray, rule: StoppingRule, alpha: float) -> tuple[np.ndarray, np.ndarray]:
     """The intervals after each seed: (sweeps, arms, n) -> 2 x the same."""
     if rule.by != "boundary":
         return ends(gaps, alpha, rule.first_look)
@@ -126,7 +126,7 @@ def look_ends(gaps: np.ndarray, rule: Rule, alpha: float) -> tuple[np.ndarray, n
     return low, high
 
 
-def run_rounds(gaps: np.ndarray, margin: float | None, rule: Rule = EARLIER) -> tuple[np.ndarray, np.ndarray]:
+def run_rounds(gaps: np.ndarray, margin: float | None, rule: StoppingRule = EARLIER) -> tuple[np.ndarray, np.ndarray]:
     """Stop each arm when it is decided. (sweeps, arms, n) -> outcome (1, -1: differs; 2: equivalent; 0) and seeds."""
     sweeps, arms, most = gaps.shape
     largest = np.maximum.accumulate(look_evidence(gaps, rule), -1)
@@ -152,7 +152,9 @@ def run_rounds(gaps: np.ndarray, margin: float | None, rule: Rule = EARLIER) -> 
     return outcome, taken
 
 
-def check(gaps: np.ndarray, outcome: np.ndarray, taken: np.ndarray, margin: float | None, rule: Rule = EARLIER) -> None:
+def check(
+    gaps: np.ndarray, outcome: np.ndarray, taken: np.ndarray, margin: float | None, rule: StoppingRule = EARLIER
+) -> None:
     """Compare with the product's own judgement of the seeds that each arm got."""
     names = {"better": 1, "worse": -1, "equivalent": 2, None: 0}
     for sweep in range(min(40, len(gaps))):
@@ -207,7 +209,7 @@ def _score(t: float, n: int) -> float:
 def errors(sweeps: int) -> None:
     """Print the share of sweeps with any false verdict, by rule and number of arms."""
     for first in (3, 5):
-        rules = {"boundary": Rule("boundary", first, MOST), "e-values": Rule("e-values", first, MOST)}
+        rules = {"boundary": StoppingRule("boundary", first, MOST), "e-values": StoppingRule("e-values", first, MOST)}
         heads = " | ".join(f"{name}, {arms} arm{'s' * (arms > 1)}" for name in rules for arms in (1, 3, 8))
         print(f"| differences, `first: {first}` | {heads} |")
         print(f"|---|{'---|' * 6}")
@@ -326,7 +328,7 @@ def grown(sweeps: int) -> None:
     """Print the share of false verdicts where a sweep that a boundary leaves open goes on by e-values, to 40 seeds."""
     gaps = drawn("normal", 4 * sweeps, 1, most=2 * MOST)
     first, _ = run_rounds(gaps[..., :MOST], None, BOUNDARY)
-    then, _ = run_rounds(gaps, None, Rule("e-values", 3, 2 * MOST))
+    then, _ = run_rounds(gaps, None, StoppingRule("e-values", 3, 2 * MOST))
     wrong = first != 0
     print(f"false verdicts: {wrong.mean():.2%} by the boundary, {(wrong | (then != 0)).mean():.2%} by either")
 

@@ -12,7 +12,7 @@ import pytest
 from blockyard.ask.choose import USED, choose_length, resolution
 from blockyard.errors import UserError
 from blockyard.report.stats.sensitivity import SweepDesign, sensitivity
-from blockyard.sweep.stopping.rule import Rule
+from blockyard.sweep.stopping.rule import StoppingRule
 
 
 def runs(start: float, step: float, arms: int = 2) -> Callable[[int], Sequence[float]]:
@@ -68,7 +68,7 @@ def test_the_noise_is_pooled_over_arms() -> None:
     pooled = np.mean([np.var(arm, ddof=1) for arm in scores])
     assert result.deviation == pytest.approx(math.sqrt(2 * pooled))
     assert result.smallest == pytest.approx(
-        Rule("boundary", 3, 8).radius(8, 7 * result.deviation**2, 0.05 / 2), rel=1e-9
+        StoppingRule("boundary", 3, 8).radius(8, 7 * result.deviation**2, 0.05 / 2), rel=1e-9
     )
     assert result.margin > 0
 
@@ -77,7 +77,7 @@ def test_the_smallest_difference_is_that_of_the_plan() -> None:
     """The plan prints it in standard deviations, by a way of its own."""
     scores = [[0.80, 0.84], [0.85, 0.86]]
     result = resolution("test/accuracy", scores, seeds=10, test_samples=10**6)
-    design = SweepDesign("test/accuracy", 10, 1, Rule("boundary", 3, 10), None, None, {})
+    design = SweepDesign("test/accuracy", 10, 1, StoppingRule("boundary", 3, 10), None, None, {})
     sentence = next(sensitivity(design, None))
     units = float(sentence.partition("a difference of ")[2].partition(" ")[0])
     assert result.smallest / result.deviation == pytest.approx(units, rel=0.01)

@@ -86,7 +86,7 @@ def test_a_column_that_is_left_out_for_one_cell_is_named_with_it(tmp_path: Path)
     path = tmp_path / "marks.csv"
     _write_lines(path, "a,b,kind", (f"{'n/a' if n == 70 else n / 7},{n / 3},{'xy'[n % 2]}" for n in range(80)))
     reasons = [setting.reason for setting in look(path, {}, tmp_path).settings if setting.key == "data.columns"]
-    assert reasons == ["the columns of numbers; left out: a, where 'n/a' is no number"]
+    assert reasons == ["the columns of numbers; left out: a, where 'n/a' is not a number"]
 
 
 def test_several_typed_labels_are_all_named(tmp_path: Path) -> None:

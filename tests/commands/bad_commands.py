@@ -45,7 +45,7 @@ BAD = [
     ("runs --colums state", ["--colums", "did you mean --columns?"]),
     ("runs delete", ["runs delete needs a run"]),
     ("runs push", ["runs push needs an address", "s3://BUCKET/FOLDER"]),
-    ("runs pull vit", ["'vit' is no address of a storage", "file:///folder"]),
+    ("runs pull vit", ["'vit' is not an address of a storage", "file:///folder"]),
     ("runs push s3://b/x allow=[a] --yes", ["--yes is for `blockyard runs archive`"]),
     ("predict text", ["predict needs run=RUN"]),
     ("predict run=x", ["predict needs an input"]),

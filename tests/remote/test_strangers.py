@@ -148,7 +148,7 @@ def no_summary(run: Path) -> None:
 
 
 CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "a path that climbs": (member("../x.json"), "lists '../x.json', which is no file of a run"),
+    "a path that climbs": (member("../x.json"), "lists '../x.json', which is not a file of a run"),
     "a path that climbs far": (member("../../../x.txt"), "lists '../../../x.txt', which is no file"),
     "an absolute path": (member("/tmp/x.json"), "lists '/tmp/x.json', which is no file"),
     "a hidden file": (member(".env.json"), "lists '.env.json', which is no file"),

@@ -55,7 +55,7 @@ def test_a_command_that_fails_is_reported(
 
 
 def test_no_shell_reads_the_command() -> None:
-    with pytest.raises(UserError, match="there is no program 'nosuchprogram'"):
+    with pytest.raises(UserError, match="the program 'nosuchprogram' is not installed"):
         on_end.arguments_of("nosuchprogram | mail me")
     with pytest.raises(UserError, match="quotation"):
         on_end.arguments_of("echo 'a")

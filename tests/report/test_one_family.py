@@ -12,7 +12,7 @@ from blockyard.report.arms.answer import tuned_sentence
 from blockyard.report.comparison import compare
 from blockyard.report.render.markdown import markdown
 from blockyard.sweep.stopping.decisions import Judgement, comparisons, judge
-from blockyard.sweep.stopping.rule import Rule
+from blockyard.sweep.stopping.rule import StoppingRule
 from tests.report.report_runs import norms_sweep
 
 BY_CLAUSE = [
@@ -113,7 +113,7 @@ def test_looks_at_clauses_about_the_margin_take_nothing_of_the_error_of_the_othe
 
     def first(expect: str) -> Judgement:
         clauses = comparisons(expect, list(values), None)
-        return judge(clauses, values, range(12), "max", 0.001, rule=Rule("e-values", 2, 12))[0]
+        return judge(clauses, values, range(12), "max", 0.001, rule=StoppingRule("e-values", 2, 12))[0]
 
     alone, joined = first("a > b"), first("a > b and b ~ c and c >= b")
     assert alone.at is not None

@@ -15,7 +15,7 @@ from blockyard.report.stats.sensitivity import SweepDesign, no_room, sensitivity
 from blockyard.sweep.spec.expectation import parse
 from blockyard.sweep.stopping.boundary import critical_t
 from blockyard.sweep.stopping.evidence import log_bayes_factor
-from blockyard.sweep.stopping.rule import Rule
+from blockyard.sweep.stopping.rule import StoppingRule
 
 NONE: dict[str, dict[int, float]] = {}
 
@@ -33,7 +33,7 @@ def test_seeds_show_what_a_power_analysis_says() -> None:
 
 
 def test_seeds_that_stop_when_decided_show_what_reaches_the_threshold() -> None:
-    [line] = lines(seeds=8, rule=Rule("e-values", 3, 8))
+    [line] = lines(seeds=8, rule=StoppingRule("e-values", 3, 8))
     effect = float(line.partition("difference of ")[2].split()[0])
     assert log_bayes_factor(8 * (effect + 0.06) ** 2, 8) > math.log(20) > log_bayes_factor(8 * (effect - 0.06) ** 2, 8)
 
@@ -52,7 +52,7 @@ def test_outcomes_of_whole_runs_have_no_t_test_and_six_seeds_at_least() -> None:
     assert stats.binom.sf(6, 10, 1 - rate - 0.01) < 0.8 < stats.binom.sf(6, 10, 1 - rate + 0.01)
     [line] = lines(metric="steps_to(val/accuracy >= 0.9)", seeds=6)
     assert line.endswith("with 1 comparison")
-    assert "6 seeds at most decide a difference" in lines(metric=metric, seeds=6, rule=Rule())[0]
+    assert "6 seeds at most decide a difference" in lines(metric=metric, seeds=6, rule=StoppingRule())[0]
 
 
 def room(metric: str, values: dict[str, dict[int, float]], margin: float, expect: str, direction: str) -> list[str]:
@@ -77,7 +77,7 @@ def test_a_margin_needs_room_before_the_end_of_the_metric() -> None:
 
 
 def test_seeds_up_to_a_boundary_show_what_crosses_its_end() -> None:
-    [line] = lines(seeds=8, rule=Rule("boundary", 3, 8))
+    [line] = lines(seeds=8, rule=StoppingRule("boundary", 3, 8))
     assert f"a difference of {critical_t(8, 0.05, 3, 8) / math.sqrt(8):.2g} standard deviations" in line
 
 

@@ -89,8 +89,8 @@ def test_a_changed_run_is_replaced(folder: Path, endpoint: str) -> None:
 @pytest.mark.parametrize(
     ("address", "environment", "text"),
     [
-        ("s3://nosuch/runs", {}, "there is no such bucket or folder"),
-        ("s3://lab/runs", {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, "there are no credentials"),
+        ("s3://nosuch/runs", {}, "the bucket or folder does not exist"),
+        ("s3://lab/runs", {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, "credentials are missing"),
         ("s3://lab/runs", {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, "it cannot be reached"),
         ("s3://", {}, "names no bucket or folder"),
     ],

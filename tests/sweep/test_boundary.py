@@ -11,7 +11,7 @@ from scipy import special, stats
 from blockyard.sweep.stopping import boundary
 from blockyard.sweep.stopping.decisions import ArmComparison, judge
 from blockyard.sweep.stopping.forecast import PossibleEnds, beyond_limit, seeds_to_decide
-from blockyard.sweep.stopping.rule import Rule
+from blockyard.sweep.stopping.rule import StoppingRule
 
 # Two-sided boundaries at 5 % for K = 2 to 10 looks with a known variance: C (k / K)^(D - 1/2). Pocock 1977 (D = 1/2),
 # O'Brien and Fleming 1979 (0), Wang and Tsiatis 1987 (1/4); Jennison and Turnbull 2000, tables 2.1, 2.3 and 2.9.
@@ -22,7 +22,7 @@ PUBLISHED = {
 }
 # Lan and DeMets 1983, spending as O'Brien and Fleming, 2.5 % on each side: five equally spaced looks.
 SPENDING = [4.877, 3.357, 2.680, 2.290, 2.031]
-BOUNDARY = Rule("boundary", 3, 20)
+BOUNDARY = StoppingRule("boundary", 3, 20)
 
 
 def normal_moves(n: int, middles: np.ndarray, edges: np.ndarray) -> np.ndarray:
@@ -111,7 +111,7 @@ def test_there_is_no_look_before_the_first_seeds() -> None:
     values = {"base": dict.fromkeys(range(5), 0.0), "a": dict(enumerate(gaps))}
     clause = ArmComparison("a", (("a",), ("base",)))
     for by in ("boundary", "e-values"):
-        (one,) = judge([clause], values, range(5), "max", 0.1, rule=Rule(by, 5, 20))  # type: ignore[arg-type]
+        (one,) = judge([clause], values, range(5), "max", 0.1, rule=StoppingRule(by, 5, 20))  # type: ignore[arg-type]
         assert one.outcome is None
         assert one.evidence[:4] == (0.0,) * 4
         assert not one.withdrawn
@@ -123,7 +123,7 @@ def test_an_interval_that_leaves_out_its_own_mean_is_withdrawn() -> None:
     gaps = [0.88, 0.87, 0.86, 0.91, -0.89]
     values = {"base": dict.fromkeys(range(5), 0.0), "a": dict(enumerate(gaps))}
     clause = ArmComparison("a", (("a",), ("base",)))
-    (one,) = judge([clause], values, range(5), "max", None, rule=Rule("e-values", 3, 20))
+    (one,) = judge([clause], values, range(5), "max", None, rule=StoppingRule("e-values", 3, 20))
     low, high = one.intervals[-1]
     assert 0.8 < low < high < 1.0
     assert one.withdrawn

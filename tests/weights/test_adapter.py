@@ -43,7 +43,7 @@ def adapted(case: str, folder: Path, lora: Lora = LORA) -> Loaded:
 # The message of a case with additions in all layers, and the layers with which it is written.
 REFUSED = {
     "qwen3_moe_dense": (r"layers\.0\.mlp\.gate_proj\.weight of the library stands beside experts", "token_mixer"),
-    "gpt_oss": (r"experts\.gate_up_proj of the library is no linear layer", "token_mixer"),
+    "gpt_oss": (r"experts\.gate_up_proj of the library is not a linear layer", "token_mixer"),
     "deepseek_v3": (r"mlp\.gate_proj\.weight of the library stands beside experts", "token_mixer"),
     "deepseek_v3_yarn": (r"shared_experts\.\w+_proj\.weight of the library", "token_mixer"),
     "qwen3_next": (r"shared_expert\.\w+_proj\.weight of the library", "token_mixer"),

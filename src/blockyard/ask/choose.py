@@ -11,7 +11,7 @@ from blockyard.report.stats.metric_range import SHARE, metric_range
 from blockyard.report.stats.verdict import ALPHA
 from blockyard.sweep.execution.estimate import format_duration
 from blockyard.sweep.stopping.forecast import PossibleEnds, forecast
-from blockyard.sweep.stopping.rule import Rule
+from blockyard.sweep.stopping.rule import StoppingRule
 
 FEWEST_SEEDS = 5
 MOST_SEEDS = 20
@@ -129,7 +129,7 @@ def resolution(metric: str, scores: Sequence[Sequence[float]], *, seeds: int, te
         bounded = min(max(level, 1 / test_samples), 1 - 1 / test_samples)
         deviation = max(deviation, 0.5 * math.sqrt(2 * bounded * (1 - bounded) / test_samples))
     compared = len(scores) - 1
-    rule = Rule("boundary", FIRST_SEEDS, seeds)
+    rule = StoppingRule("boundary", FIRST_SEEDS, seeds)
     sum_of_squares = (seeds - 1) * deviation**2
     smallest = rule.radius(seeds, sum_of_squares, ALPHA / compared)
     margin = rule.radius(seeds, sum_of_squares, 2 * ALPHA / compared)
@@ -140,7 +140,7 @@ def resolution(metric: str, scores: Sequence[Sequence[float]], *, seeds: int, te
 
 def seeds_to_decide(result: Resolution, gain: float, compared: int, seeds: int) -> int | None:
     """Return how many seeds decide a comparison whose arms go on to differ by `gain`; None above `seeds`."""
-    rule = Rule("boundary", FIRST_SEEDS, seeds)
+    rule = StoppingRule("boundary", FIRST_SEEDS, seeds)
     ends = PossibleEnds(rule, None, result.margin, ALPHA / compared, 2 * ALPHA / compared)
     return min(forecast(ends, gain, result.deviation, seeds).values(), default=None)
 

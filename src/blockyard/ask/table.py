@@ -201,7 +201,7 @@ def _numbers(table: _Table) -> FileContents:
             continue
         text = column.name
         if column.not_a_number:
-            text = f"{text}, where {column.not_a_number!r} is no number"
+            text = f"{text}, where {column.not_a_number!r} is not a number"
         left_out.append(text)
     reason = "the columns of numbers"
     if left_out:

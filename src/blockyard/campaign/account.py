@@ -86,16 +86,16 @@ class Account:
         """Return the account as plain data."""
         return asdict(self)
 
-    def rows(self) -> list[list[str]]:
+    def table(self) -> list[list[str]]:
         """Return a row for each judgement: number, proposal, verdict, pairs, gain, evidence, needed, reason."""
-        rows = []
+        table = []
         for judged in self.judged:
             gain = gain_of(judged, self.settings)
             shown = "" if gain is None else f"{gain:+.4g}"
             evidence = f"{math.exp(min(judged.log_e, _LARGEST)):.3g}"
             row = [str(judged.number), judged.proposal, judged.verdict, str(len(judged.seeds)), shown, evidence]
-            rows.append([*row, f"{1 / judged.alpha:,.0f}", " ".join(judged.overrides), judged.reason])
-        return rows
+            table.append([*row, f"{1 / judged.alpha:,.0f}", " ".join(judged.overrides), judged.reason])
+        return table
 
     def sentences(self) -> list[str]:
         """Return the account in sentences."""

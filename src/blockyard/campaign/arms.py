@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from blockyard.atomic_files import write_yaml
-from blockyard.campaign.ledger import Runs
+from blockyard.campaign.ledger import RunsBySeed
 from blockyard.engine.data_reader import DataReader
 from blockyard.errors import UserError
 from blockyard.runs.identity import run_name
@@ -45,7 +45,7 @@ class Arms:
     workers: int | None
     say: Say
     retry: bool = False
-    runs: dict[str, Runs] = field(default_factory=dict)
+    runs: dict[str, RunsBySeed] = field(default_factory=dict)
 
     @property
     def metric(self) -> str:
@@ -62,7 +62,7 @@ class Arms:
             if code in (130, 143):
                 raise StoppedError(code)
         for cell in cells:
-            runs = self.runs.setdefault(cell.variant, Runs({}, {}))
+            runs = self.runs.setdefault(cell.variant, RunsBySeed({}, {}))
             runs.folders[cell.seed] = cell.run
             value = final_metrics(self.plan.path(cell), self.plan.metric_names).get(self.metric)
             if value is not None and math.isfinite(value):
@@ -91,12 +91,12 @@ class Arms:
                     values.setdefault(name, []).append(metrics[name])
         return values
 
-    def seconds(self, known: set[str]) -> float:
-        """Return the time of all runs that are not in `known`."""
+    def seconds(self, counted: set[str]) -> float:
+        """Return the time of all runs that are not in `counted`."""
         total = 0.0
         for runs in self.runs.values():
             for folder in runs.folders.values():
-                if folder not in known:
+                if folder not in counted:
                     state = read_state(Path(self.plan.outputs) / folder)
                     total += state.metrics.get("seconds", state.seconds or 0.0)
         return total

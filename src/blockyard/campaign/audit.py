@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from blockyard.campaign.judgement import decide, level, log_evidence
-from blockyard.campaign.ledger import Begun, Closed, Event, Judged, Measured, Runs, Settings, runs_of
+from blockyard.campaign.ledger import Begun, Closed, Event, Judged, Measured, RunsBySeed, Settings, runs_of
 from blockyard.campaign.referee import Campaign, gains_of, scale_of
 from blockyard.campaign.standing import CampaignStanding
 from blockyard.sweep.cell.states import final_metrics
@@ -77,7 +77,7 @@ def _baseline_configs(standing: CampaignStanding) -> set[str]:
     return set()
 
 
-def _configs(runs: Runs) -> set[str]:
+def _configs(runs: RunsBySeed) -> set[str]:
     """Return the folders of runs without their seeds, whose names end in the hash of a config."""
     return {folder.rpartition("/")[0] for folder in runs.folders.values()}
 
@@ -143,11 +143,11 @@ def _closing_problems(closed: Closed, standing: CampaignStanding, campaign: Camp
         yield "the last baseline was not measured"
         return
     for side, runs, values in (("base", measured.base, closed.base), ("end", measured.now, closed.end)):
-        for problem in _run_problems(campaign.outputs, Runs(runs.folders, values), closed.metric):
+        for problem in _run_problems(campaign.outputs, RunsBySeed(runs.folders, values), closed.metric):
             yield f"{side}: {problem}"
 
 
-def _run_problems(outputs: Path, runs: Runs, metric: str) -> Iterator[str]:
+def _run_problems(outputs: Path, runs: RunsBySeed, metric: str) -> Iterator[str]:
     """Yield where values are not those of the run folders."""
     for seed, folder in runs.folders.items():
         value = final_metrics(outputs / folder, [metric]).get(metric)

@@ -80,7 +80,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Runs:
+class RunsBySeed:
     """The runs of one arm, by seed: their folders below the outputs, and their values of the metric."""
 
     folders: dict[int, str]
@@ -129,8 +129,8 @@ class Judged:
     verdict: Verdict
     reason: str
     seeds: list[int]
-    before: Runs
-    after: Runs
+    before: RunsBySeed
+    after: RunsBySeed
     seconds: float
     event: Literal["judged"] = "judged"
     time: str = ""
@@ -144,8 +144,8 @@ class Measured:
     """
 
     baseline: int
-    base: Runs
-    now: Runs
+    base: RunsBySeed
+    now: RunsBySeed
     costs: dict[str, float]
     seconds: float
     event: Literal["measured"] = "measured"
@@ -292,7 +292,7 @@ def run_folders(events: list[Event]) -> set[str]:
     return folders
 
 
-def runs_of(event: Event) -> Mapping[str, Runs]:
+def runs_of(event: Event) -> Mapping[str, RunsBySeed]:
     """Return the runs that an event names, by their role."""
     if isinstance(event, Judged):
         return {"before": event.before, "after": event.after}

@@ -21,7 +21,7 @@ from blockyard.campaign.ledger import (
     Ledger,
     Looked,
     Measured,
-    Runs,
+    RunsBySeed,
     Settings,
     run_folders,
 )
@@ -316,10 +316,10 @@ class Campaign:
         sides = {BASE: settings.base}
         if standing.additions:
             sides[NOW] = [*settings.base, *standing.additions]
-        runs: dict[str, Runs] = {}
+        runs: dict[str, RunsBySeed] = {}
         seconds = 0.0
         costs: dict[str, float] = {}
-        known = run_folders(self.ledger.read())
+        counted = run_folders(self.ledger.read())
         for arm, overrides in sides.items():
             file = self.folder / f"{self.name}-{arm}.yaml"
             claim = f"A baseline of the campaign {self.name}"
@@ -330,7 +330,7 @@ class Campaign:
                 if reason := arms.failure(arm, seed):
                     raise CampaignFailed(f"the baseline cannot be measured: {reason}; --retry starts it again")
             runs[arm] = arms.runs[arm]
-            seconds += arms.seconds(known)
+            seconds += arms.seconds(counted)
             if arm == BASE:
                 costs = {cost: sum(values) / len(values) for cost, values in arms.costs(arm).items()}
         measured = Measured(baseline, runs[BASE], runs.get(NOW, runs[BASE]), costs, seconds)
@@ -338,7 +338,7 @@ class Campaign:
             if baseline not in CampaignStanding.of(events).measured:  # two proposers may measure
                 self.ledger.append(measured)
 
-    def _values(self, runs: Runs, metric: str) -> BySeed:
+    def _values(self, runs: RunsBySeed, metric: str) -> BySeed:
         """Return the values of another metric of runs. Raises UserError where one has none."""
         values: BySeed = {}
         for seed, folder in runs.folders.items():

@@ -229,7 +229,7 @@ def _print_account(account: Account) -> None:
             f"campaign {account.name}: {account.settings.metric}",
             *("try", "proposal", "verdict", "pairs", "gain", "evidence", "needed", "overrides", "reason"),
         )
-        for row in account.rows():
+        for row in account.table():
             rows.add_row(*row)
         console().print(rows)
     for line in account.sentences():

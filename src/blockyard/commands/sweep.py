@@ -414,7 +414,7 @@ def _design(plan: SweepPlan, status: PlanStatus, data: DataReader | None) -> tup
     from blockyard.report.stats.sensitivity import SweepDesign
     from blockyard.sweep.spec.expectation import parse
     from blockyard.sweep.stopping.decisions import comparisons
-    from blockyard.sweep.stopping.rule import Rule
+    from blockyard.sweep.stopping.rule import StoppingRule
 
     question = plan.question
     metric = plan.facts["metric"]["name"]
@@ -436,7 +436,7 @@ def _design(plan: SweepPlan, status: PlanStatus, data: DataReader | None) -> tup
         metric,
         len(question["seeds"]),
         sum(clause.sign in (None, ">") for clause in clauses),
-        Rule.of(question["until"]) if question.get("until") else None,
+        StoppingRule.of(question["until"]) if question.get("until") else None,
         question.get("margin"),
         test_samples,
         values,

@@ -143,7 +143,7 @@ class HuggingFaceStream(StreamParts, LoadedData):
             )
         if self.train_size is None:
             raise UserError("data.train_size is not set, and a stream has no length; set the sequences of an epoch")
-        stream = TextStream(self, tokenizer, self.train_size)
+        stream = StreamedTexts(self, tokenizer, self.train_size)
         self._fingerprint = sha256(_contents(self.files))
         first = next(stream.read(0, 0, None)).sample
         assert len(first.tokens) == self.context + 1
@@ -197,7 +197,7 @@ class _Tokens(NamedTuple):
     offset: int
 
 
-class TextStream(StreamSplit):
+class StreamedTexts(StreamSplit):
     """The training texts as sequences of `context` + 1 tokens."""
 
     def __init__(self, data: HuggingFaceStream, tokenizer: TextTokenizer, size: int) -> None:
@@ -324,12 +324,12 @@ def _expanded(path: str) -> list[str]:
     root = Path(path).expanduser()
     if root.is_dir():
         suffixes = {*FORMATS, *_COMPRESSED}
-        found = data_files(root, (file for file in root.rglob("*") if file.is_file()), suffixes)
+        files = data_files(root, (file for file in root.rglob("*") if file.is_file()), suffixes)
     else:
-        found = [Path(name) for name in sorted(glob.glob(str(root)))]
-    if not found:
+        files = [Path(name) for name in sorted(glob.glob(str(root)))]
+    if not files:
         raise UserError(f"no files at {root.absolute()}; set data.path=FOLDER with train-0.parquet, val-0.parquet, ...")
-    return [str(file.absolute()) for file in found]
+    return [str(file.absolute()) for file in files]
 
 
 def _expanded_address(path: str) -> list[str]:
@@ -375,8 +375,8 @@ def _contents(files: dict[str, list[str]]) -> Iterator[str | bytes]:
                 info = system.info(path)
             except Exception as error:  # of any file system
                 raise UserError(f"{name} cannot be read: {type(error).__name__}: {first_line(error)}") from error
-            known = [str(info.get(key)) for key in ("size", "ETag", "etag", "blob_id", "md5") if info.get(key)]
-            yield " ".join([name.rpartition("/")[2], *known])
+            facts = [str(info.get(key)) for key in ("size", "ETag", "etag", "blob_id", "md5") if info.get(key)]
+            yield " ".join([name.rpartition("/")[2], *facts])
             if "://" not in name:
                 with open(name, "rb") as file:
                     yield file.read(_LOCAL_BYTES)

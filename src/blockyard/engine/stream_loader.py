@@ -60,8 +60,8 @@ class StreamBatches(BatchDataset):
     @property
     def parts(self) -> list[int]:
         """Return the parts that this process reads."""
-        turns = range(self.split.node_workers)
-        return [node * self.split.node_workers + turn for node in self.nodes for turn in turns]
+        workers = range(self.split.node_workers)
+        return [node * self.split.node_workers + worker for node in self.nodes for worker in workers]
 
     def seek(self, positions: Mapping[int, StreamPosition], step: int) -> None:
         """Go on at step number `step` of the run. positions: of each part, behind the steps before it."""
@@ -72,12 +72,12 @@ class StreamBatches(BatchDataset):
 
     def _batch(self, number: int) -> StreamStep:  # type: ignore[override]
         """Return step number `number` of the run."""
-        turn = number % self.split.node_workers
+        worker = number % self.split.node_workers
         self._samples = {}
         positions = {}
         for node in self.nodes:
-            part = node * self.split.node_workers + turn
-            items = self._reader(part, turn).step(number)
+            part = node * self.split.node_workers + worker
+            items = self._reader(part, worker).step(number)
             # The samples of a step by their index in it: they are dealt to the nodes one by one.
             for row, item in enumerate(items):
                 self._samples[row * self.split.nodes + node] = item.sample
@@ -89,10 +89,10 @@ class StreamBatches(BatchDataset):
             batches.append(super()._batch(first + micro_batch))
         return StreamStep(batches, positions)
 
-    def _reader(self, part: int, turn: int) -> _PartReader:
+    def _reader(self, part: int, worker: int) -> _PartReader:
         if part not in self._readers:
             items = self.split.read(part, self.layout.seed_of_order, self.positions.get(part))
-            wait = (turn - self.first_step) % self.split.node_workers
+            wait = (worker - self.first_step) % self.split.node_workers
             self._readers[part] = _PartReader(items, self.first_step + wait, self.split, self.layout)
         return self._readers[part]
 

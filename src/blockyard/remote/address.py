@@ -25,12 +25,12 @@ _CHUNK = 2**22  # bytes
 _SMALL = 2**20  # bytes; smaller files are read together
 _TOGETHER = 64  # files
 _WAY_OUT = {
-    "FileNotFoundError": "there is no such bucket or folder",
+    "FileNotFoundError": "the bucket or folder does not exist",
     "PermissionError": "access is denied; check the name of the bucket and your credentials",
     "ConnectionError": "it cannot be reached; check the network",
     "EndpointConnectionError": "it cannot be reached; check the network, and AWS_ENDPOINT_URL if it is set",
     "gaierror": "it cannot be reached; check the network",
-    "NoCredentialsError": "there are no credentials; for s3 set AWS_PROFILE, or AWS_ACCESS_KEY_ID and its secret",
+    "NoCredentialsError": "credentials are missing; for s3 set AWS_PROFILE, or AWS_ACCESS_KEY_ID and its secret",
 }
 
 
@@ -57,7 +57,7 @@ class Remote:
         shown = printable(redact_text(address))
         match = _ADDRESS.fullmatch(address)
         if match is None or "::" in address:
-            raise UserError(f"{shown!r} is no address of a storage; write s3://bucket/folder, or file:///folder")
+            raise UserError(f"{shown!r} is not an address of a storage; write s3://bucket/folder, or file:///folder")
         scheme = match["scheme"].lower()
         options = {}
         if scheme in ("file", "local"):
@@ -90,10 +90,10 @@ class Remote:
         """Return the size of each file below the folder by its name there; links are left out."""
         with self._explained():
             self.file_system.invalidate_cache()  # another process may have written since this one has looked
-            found = self.file_system.find(self.root, detail=True)
+            entries = self.file_system.find(self.root, detail=True)
         beginning = f"{self.root}/"
         sizes = {}
-        for path, info in found.items():
+        for path, info in entries.items():
             if path.startswith(beginning) and info.get("type") == "file" and not info.get("islink"):
                 sizes[path.removeprefix(beginning)] = int(info.get("size") or 0)
         return sizes

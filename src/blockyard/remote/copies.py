@@ -62,7 +62,7 @@ def split(path: str) -> tuple[str, str] | None:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class FolderManifest:
     """The files of a copied folder.
 
     name: of the folder, `NAME-HASH/sSEED` or `sweeps/NAME`
@@ -82,7 +82,7 @@ class Manifest:
         return (json.dumps(content, indent=1) + "\n").encode()
 
     @classmethod
-    def read(cls, name: str, content: bytes) -> Manifest:
+    def read(cls, name: str, content: bytes) -> FolderManifest:
         """Return the manifest in the folder `name`.
 
         Raises ValueError with a reason for one that is damaged, of another folder, or lists what is in no such folder.
@@ -106,7 +106,7 @@ class Manifest:
         seen: set[str] = set()
         for member, (_, size) in self.members.items():
             if not pattern.fullmatch(member):
-                raise ValueError(f"its {MANIFEST} lists {quoted(member)}, which is no file of a run or a sweep")
+                raise ValueError(f"its {MANIFEST} lists {quoted(member)}, which is not a file of a run or a sweep")
             if folded(member) in seen:
                 raise ValueError(f"its {MANIFEST} lists {quoted(member)} twice, or in another case")
             seen.add(folded(member))

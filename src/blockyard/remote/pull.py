@@ -14,7 +14,7 @@ from blockyard.atomic_files import TEMPORARY, passing_name, remove_leftovers, sy
 from blockyard.config.untrusted.local_path import check_inside
 from blockyard.errors import UserError, fold
 from blockyard.remote.address import Remote
-from blockyard.remote.copies import SWEEPS, Manifest, differing, digests_in, is_sweep, split
+from blockyard.remote.copies import SWEEPS, FolderManifest, differing, digests_in, is_sweep, split
 from blockyard.remote.soundness import fault_of_run, fault_of_sweep, page_of
 from blockyard.remote.transfer import Event, Verb, manifests, size_of, sweeps_within
 from blockyard.report.home.stale import PAGE
@@ -43,11 +43,11 @@ def pull(
     """
     listing = remote.listing()
     copies = manifests(remote, listing)
-    sound: dict[str, Manifest] = {}
+    sound: dict[str, FolderManifest] = {}
     faults: dict[str, str] = {}
     for name, manifest in copies.items():
         fault = manifest if isinstance(manifest, str) else _size_fault(manifest, listing)
-        if isinstance(manifest, Manifest) and fault is None:
+        if isinstance(manifest, FolderManifest) and fault is None:
             sound[name] = manifest
         else:
             faults[name] = str(fault)
@@ -85,7 +85,7 @@ def _stage(outputs: Path) -> Iterator[Path]:
         shutil.rmtree(stage, ignore_errors=True)
 
 
-def _size_fault(manifest: Manifest, listing: Mapping[str, int]) -> str | None:
+def _size_fault(manifest: FolderManifest, listing: Mapping[str, int]) -> str | None:
     """Return the reason why a copy is not whole, by the sizes of its files; None for one that may be."""
     for member, (_, size) in manifest.members.items():
         there = listing.get(f"{manifest.name}/{member}")
@@ -96,9 +96,11 @@ def _size_fault(manifest: Manifest, listing: Mapping[str, int]) -> str | None:
     return None
 
 
-def _chosen(remote: Remote, sound: Mapping[str, Manifest], conditions: Sequence[Condition], stage: Path) -> list[str]:
+def _chosen(
+    remote: Remote, sound: Mapping[str, FolderManifest], conditions: Sequence[Condition], stage: Path
+) -> list[str]:
     """Return the copies that the conditions select. Raises UserError where they select no run."""
-    needed: dict[str, Manifest] = {}
+    needed: dict[str, FolderManifest] = {}
     for name, manifest in sound.items():
         for member in (PLAN,) if is_sweep(name) else SOURCES:
             if member in manifest.members:
@@ -113,7 +115,7 @@ def _chosen(remote: Remote, sound: Mapping[str, Manifest], conditions: Sequence[
     return [record.run for record in selected] + [name for name in sweeps if name in sound]
 
 
-def _fetch(remote: Remote, files: Mapping[str, Manifest], stage: Path) -> dict[str, str]:
+def _fetch(remote: Remote, files: Mapping[str, FolderManifest], stage: Path) -> dict[str, str]:
     """Write files of copies that are not there yet into the stage, and return the reasons against copies by name.
 
     files: the manifest of each file, by its path at the storage
@@ -134,11 +136,11 @@ def _fetch(remote: Remote, files: Mapping[str, Manifest], stage: Path) -> dict[s
     return faults
 
 
-def _member(path: str, manifest: Manifest) -> str:
+def _member(path: str, manifest: FolderManifest) -> str:
     return path.removeprefix(f"{manifest.name}/")
 
 
-def _check_space(outputs: Path, missing: Sequence[Manifest]) -> None:
+def _check_space(outputs: Path, missing: Sequence[FolderManifest]) -> None:
     """Raise UserError where the disk has no room for the copies."""
     needed = sum(manifest.size for manifest in missing)
     free = shutil.disk_usage(outputs).free
@@ -149,7 +151,7 @@ def _check_space(outputs: Path, missing: Sequence[Manifest]) -> None:
 
 
 def _pull_one(
-    remote: Remote, outputs: Path, manifest: Manifest, stage: Path, allow: Sequence[str], *, replace: bool
+    remote: Remote, outputs: Path, manifest: FolderManifest, stage: Path, allow: Sequence[str], *, replace: bool
 ) -> Iterator[Event]:
     name = manifest.name
     target = outputs / name

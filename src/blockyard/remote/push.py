@@ -8,7 +8,7 @@ from pathlib import Path
 from blockyard.config.untrusted.targets import allow_of
 from blockyard.errors import UserError, fold
 from blockyard.remote.address import Remote
-from blockyard.remote.copies import SWEEPS, LocalFiles, Manifest, differing, digests_in, is_sweep
+from blockyard.remote.copies import SWEEPS, FolderManifest, LocalFiles, differing, digests_in, is_sweep
 from blockyard.remote.soundness import ENDED, fault_of_run, fault_of_sweep
 from blockyard.remote.transfer import Event, Verb, manifests, size_of
 from blockyard.runs.folder import RunFolder
@@ -35,7 +35,7 @@ def push(
 
 
 def _push_one(
-    remote: Remote, outputs: Path, name: str, there: Manifest | str | None, *, replace: bool
+    remote: Remote, outputs: Path, name: str, there: FolderManifest | str | None, *, replace: bool
 ) -> Iterator[Event]:
     folder = outputs / name
     if is_sweep(name):
@@ -50,10 +50,10 @@ def _push_one(
         yield Event(name, Verb.REFUSED, fault)
         return
     files = LocalFiles.of(folder, name)
-    manifest = Manifest(name, digests_in(folder, files.names))
+    manifest = FolderManifest(name, digests_in(folder, files.names))
     changed = set(files.names)
     surplus: list[str] = []
-    if isinstance(there, Manifest):
+    if isinstance(there, FolderManifest):
         changed = set(differing(there.members, manifest.members))
         surplus = sorted(there.members.keys() - manifest.members.keys())
         if not changed:

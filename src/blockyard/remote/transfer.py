@@ -9,7 +9,7 @@ from pathlib import Path
 
 from blockyard.errors import UserError
 from blockyard.remote.address import Remote
-from blockyard.remote.copies import Manifest, split
+from blockyard.remote.copies import FolderManifest, split
 from blockyard.runs.housekeeping import FolderSize
 from blockyard.runs.members import MANIFEST, MAX_LIST, Members
 from blockyard.runs.record import RunRecord
@@ -51,25 +51,25 @@ def check_apart(remote: Remote, outputs: Path) -> None:
         raise UserError(f"{remote.address} and the runs in {outputs} lie in one another; name a folder beside it")
 
 
-def manifests(remote: Remote, listing: Mapping[str, int]) -> dict[str, Manifest | str]:
+def manifests(remote: Remote, listing: Mapping[str, int]) -> dict[str, FolderManifest | str]:
     """Return the manifest of each folder that has one, or the reason why it is not read."""
     sizes = {}
-    found: dict[str, Manifest | str] = {}
+    manifest_of: dict[str, FolderManifest | str] = {}
     for path, size in listing.items():
         place = split(path)
         if place is None or place[1] != MANIFEST:
             continue
         if size > MAX_LIST:
-            found[place[0]] = f"its {MANIFEST} has {size:,} bytes"
+            manifest_of[place[0]] = f"its {MANIFEST} has {size:,} bytes"
         else:
             sizes[path] = size
     for path, parts in remote.read(sizes):
         name = path.removesuffix(f"/{MANIFEST}")
         try:
-            found[name] = Manifest.read(name, b"".join(parts))
+            manifest_of[name] = FolderManifest.read(name, b"".join(parts))
         except ValueError as error:
-            found[name] = str(error)
-    return found
+            manifest_of[name] = str(error)
+    return manifest_of
 
 
 def sweeps_within(selected: Sequence[RunRecord], every: Sequence[RunRecord]) -> list[str]:

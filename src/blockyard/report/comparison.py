@@ -62,7 +62,7 @@ from blockyard.sweep.spec.keys import OVERS, Floors, Ladder
 from blockyard.sweep.spec.ladder import FACTOR, expected_floors, floors_of
 from blockyard.sweep.spec.threshold import of_metric
 from blockyard.sweep.stopping.decisions import comparisons
-from blockyard.sweep.stopping.rule import Rule
+from blockyard.sweep.stopping.rule import StoppingRule
 from blockyard.terminal import notebook_table
 
 
@@ -379,7 +379,7 @@ def _sequential_terms(data: ComparisonInput, terms: ComparisonTerms, values: Val
         return None
     reached = of_metric(terms.metric)
     question = data.question or {}
-    rule = Rule.of(question.get("until") or {})
+    rule = StoppingRule.of(question.get("until") or {})
     return sequential.Terms(
         terms.direction,
         terms.margin,

@@ -97,13 +97,13 @@ class BundleManifest:
 
 def digests(members: Mapping[str, Source]) -> Members:
     """Return SHA-256 in hex and bytes by member. Raises UserError for one that is too large, OSError."""
-    known: Members = {}
+    digest_by_member: Members = {}
     for member, source in members.items():
-        known[member] = digest_of(source)
-        size = known[member][1]
+        digest_by_member[member] = digest_of(source)
+        size = digest_by_member[member][1]
         if size > MAX_MEMBER:
             raise UserError(f"{member} has {size:,} bytes; a bundle holds files of at most {MAX_MEMBER:,}")
-    return known
+    return digest_by_member
 
 
 def write_archive(path: Path, manifest: BundleManifest, members: Mapping[str, Source]) -> None:

@@ -36,8 +36,8 @@ def arguments_of(command: str) -> list[str]:
     if not arguments or shutil.which(arguments[0]) is None:
         program = arguments[0] if arguments else ""
         raise UserError(
-            f"--on-end: there is no program {program!r} to run; no shell runs the command, so for pipes and variables "
-            "name a script, or sh -c '...'"
+            f"--on-end: the program {program!r} is not installed; no shell runs the command, so for pipes "
+            "and variables name a script, or sh -c '...'"
         )
     return arguments
 

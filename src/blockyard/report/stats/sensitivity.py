@@ -18,7 +18,7 @@ from blockyard.report.stats.resplit import inflation
 from blockyard.report.stats.verdict import ALPHA, MIN_SEEDS, POWER, detectable_effect, min_seeds_exact
 from blockyard.sweep.spec.expectation import Claim
 from blockyard.sweep.spec.threshold import of_metric
-from blockyard.sweep.stopping.rule import Rule
+from blockyard.sweep.stopping.rule import StoppingRule
 
 _LEVEL = 0.9  # of a share that no finished run tells
 
@@ -36,7 +36,7 @@ class SweepDesign:
     metric: str
     seeds: int
     compared: int
-    rule: Rule | None
+    rule: StoppingRule | None
     margin: float | None
     test_size: int | None
     values: Values

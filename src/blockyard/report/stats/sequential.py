@@ -34,7 +34,7 @@ from blockyard.sweep.stopping.decisions import EARLIER, ArmComparison, Judgement
 from blockyard.sweep.stopping.due import Standing
 from blockyard.sweep.stopping.evidence import ALPHA, ROUNDING, betting_interval, log_sign_e
 from blockyard.sweep.stopping.forecast import MOST, forecast
-from blockyard.sweep.stopping.rule import Rule
+from blockyard.sweep.stopping.rule import StoppingRule
 
 _NAMED = 3  # comparisons that a sentence lists
 _VERDICTS = {"better": BETTER, "worse": WORSE, "equivalent": EQUIVALENT, "same": EQUIVALENT}  # of an outcome
@@ -60,7 +60,7 @@ class Terms:
     seeds: Sequence[int]
     limits: Range | None = None
     outcome: str | None = None
-    rule: Rule = EARLIER
+    rule: StoppingRule = EARLIER
     end: float | None = None
 
     def by_order(self, one: Judgement) -> bool:

@@ -50,7 +50,7 @@ from blockyard.sweep.stopping.evidence import (
     log_sign_e,
 )
 from blockyard.sweep.stopping.forecast import PossibleEnds
-from blockyard.sweep.stopping.rule import Rule
+from blockyard.sweep.stopping.rule import StoppingRule
 
 Decision = Literal["better", "worse", "equivalent", "not worse", "different", "worse by a margin", "not better", "same"]
 Verdict = Literal["supported", "contradicted"]
@@ -81,7 +81,7 @@ VERDICTS: dict[str, dict[Decision, Verdict]] = {
     },
 }
 BySeed = Mapping[int, float]
-EARLIER = Rule()
+EARLIER = StoppingRule()
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def judge(
     margin: float | None,
     alpha: float = ALPHA,
     *,
-    rule: Rule = EARLIER,
+    rule: StoppingRule = EARLIER,
     signs: bool = False,
 ) -> list[Judgement]:
     """Return the judgement of each comparison.
@@ -260,7 +260,7 @@ def judge(
     return judgements
 
 
-def _evidence(pair: _Pair, rule: Rule, *, signs: bool) -> list[float]:
+def _evidence(pair: _Pair, rule: StoppingRule, *, signs: bool) -> list[float]:
     """Return the evidence after each seed: by the rule, and by signs from the first seed on whose run diverged."""
     if signs:
         return rule.evidence(pair.gaps, pair.scale, signs=True)
@@ -336,7 +336,7 @@ class _MarginTest:
     alpha: of this comparison; both: of the two ends of its interval together
     """
 
-    def __init__(self, pair: _Pair, margin: float, alpha: float, both: float, rule: Rule) -> None:
+    def __init__(self, pair: _Pair, margin: float, alpha: float, both: float, rule: StoppingRule) -> None:
         self._pair = pair
         self._margin = margin
         self._threshold = math.log(1 / alpha)

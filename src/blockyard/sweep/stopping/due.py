@@ -30,7 +30,7 @@ from blockyard.sweep.search import tune
 from blockyard.sweep.spec.threshold import Threshold, of_metric
 from blockyard.sweep.stopping.decisions import ArmComparison, Judgement, comparisons, judge
 from blockyard.sweep.stopping.forecast import beyond_limit
-from blockyard.sweep.stopping.rule import UNNAMED, Rule
+from blockyard.sweep.stopping.rule import UNNAMED, StoppingRule
 
 Values = Mapping[str, Mapping[str, float]]  # by run: the metrics of a finished one
 Reason = Literal["open", "decided", "beyond the limit", "most seeds", "budget", "failed"]
@@ -89,7 +89,7 @@ def standing(plan: SweepPlan, values: Values, ended: Collection[str] = ()) -> St
 def seeded_arms(plan: SweepPlan) -> set[str]:
     """Return the arms that get seeds until all is decided. The others, which no clause names, get three at most."""
     arms = [arm.name for arm in plan.arms]
-    if Rule.of(plan.question["until"]).by is None:
+    if StoppingRule.of(plan.question["until"]).by is None:
         return set(arms)
     clauses = comparisons(plan.question.get("expect"), arms, plan.question.get("baseline"))
     return set(itertools.chain(*(clause.arms for clause in clauses)))
@@ -152,8 +152,8 @@ class _Rounds:
         return Standing(ordered, reason, judgements, count, self._spent(budget, due.values()), self._seconds(ordered))
 
     @cached_property
-    def _rule(self) -> Rule:
-        return Rule.of(self.plan.question["until"])
+    def _rule(self) -> StoppingRule:
+        return StoppingRule.of(self.plan.question["until"])
 
     def _is_beyond_limit(self, one: Judgement) -> bool:
         """Return whether an open comparison would need more than the most seeds. Nothing forecasts signs."""

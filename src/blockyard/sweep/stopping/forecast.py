@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from blockyard.sweep.stopping.rule import Rule
+from blockyard.sweep.stopping.rule import StoppingRule
 
 MOST = 1_000  # seeds; more are not told apart
 
@@ -19,14 +19,14 @@ class PossibleEnds:
     zero_alpha, margin_alpha: the levels of the tests against zero and against the margin
     """
 
-    rule: Rule
+    rule: StoppingRule
     sign: str | None
     margin: float | None
     zero_alpha: float
     margin_alpha: float
 
 
-def seeds_to_decide(rule: Rule, effect: float, alpha: float, most: int = MOST) -> int | None:
+def seeds_to_decide(rule: StoppingRule, effect: float, alpha: float, most: int = MOST) -> int | None:
     """Return the number of seeds at which an effect (d_z) that is measured exactly is decided; None above `most`."""
     for n in range(max(2, rule.first_look), most + 1):
         if abs(effect) >= rule.radius(n, n - 1.0, alpha):

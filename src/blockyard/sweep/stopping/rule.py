@@ -32,7 +32,7 @@ UNNAMED = 3  # seeds of an arm that no clause of `expect` names
 
 
 @dataclass(frozen=True)
-class Rule:
+class StoppingRule:
     """The number of seeds after which a sweep looks, and the evidence by which it decides.
 
     by: None for a plan of an earlier release
@@ -44,7 +44,7 @@ class Rule:
     most: int = 200
 
     @classmethod
-    def of(cls, until: Mapping[str, Any]) -> Rule:
+    def of(cls, until: Mapping[str, Any]) -> StoppingRule:
         """Return the rule in a plan's `until`."""
         by = until.get("by")
         if by is None:

@@ -154,7 +154,7 @@ def adapter_of(model: nn.Module, rules: Sequence[ConversionRule]) -> Adapter:
             change = (new - old) / scale
             b = _output_factor(change.T if rule.transposes else change, a)
             if b is None or not name.endswith(".weight"):
-                raise _not_linear(name, "is no linear layer with this addition")
+                raise _not_linear(name, "is not a linear layer with this addition")
             factors[name.removesuffix(".weight")] = (a, b)
     return Adapter(factors, whole, any(rule.transposes for rule in adapted_rules))
 
