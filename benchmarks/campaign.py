@@ -1,4 +1,4 @@
-"""What a series of 200 proposals keeps, by the rule that judges them: simulated campaigns.
+"""Simulate campaigns of 200 proposals, and count the false and the true keeps of each rule.
 
     python benchmarks/campaign.py                     the table in docs/campaigns.md
     python benchmarks/campaign.py --campaigns 200     a quick look

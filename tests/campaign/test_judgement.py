@@ -69,7 +69,7 @@ def test_a_decision_is_kept_open_or_hopeless() -> None:
 
 
 def test_the_share_of_false_keeps_is_below_the_error_rate() -> None:
-    """Of 30 campaigns with 40 proposals, of which 30 change nothing and share the noise of the baseline."""
+    """Simulates 30 campaigns of 40 proposals; 30 of these change nothing and share the noise of the baseline."""
     draw = np.random.default_rng(1)
     shares = []
     found = 0

@@ -1,4 +1,4 @@
-"""What a campaign has found, in sentences: the kept proposals, what they are worth on fresh seeds, and what is left."""
+"""The account of a campaign in sentences: kept proposals, their gain on fresh seeds, and the remaining tries."""
 
 from __future__ import annotations
 

@@ -251,7 +251,8 @@ class Ledger:
             )
         events: list[Event] = []
         previous = ""
-        for number, line in enumerate(whole.split(b"\n") if whole else [], start=1):
+        lines = whole.split(b"\n") if whole else []
+        for number, line in enumerate(lines, start=1):
             events.append(self._parsed(line, number, previous))
             previous = hashlib.sha256(line).hexdigest()
         if not events or not isinstance(events[0], Created):

@@ -111,7 +111,8 @@ class HuggingFaceStream(StreamParts, LoadedData):
     def files(self) -> dict[str, list[str]]:
         """The files of each split, sorted. Raises UserError for a split without files, and for mixed formats."""
         names: list[str] = []
-        for path in [self.path] if isinstance(self.path, str) else self.path:
+        paths = [self.path] if isinstance(self.path, str) else self.path
+        for path in paths:
             names += _expanded(path)
         parts: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
         for name in dict.fromkeys(names):

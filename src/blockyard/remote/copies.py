@@ -1,4 +1,4 @@
-"""Which files of a run or a sweep travel, and the manifest beside them.
+"""The files of a run or a sweep that are copied, and the manifest beside them.
 
 Everything that a comparison, a page, `eval` and a longer training read is copied. Left out are locks, `report.html`,
 which `pull` draws again so that no script of a stranger comes along, `previous.ckpt`, the database of a search, times

@@ -102,7 +102,8 @@ def _chosen(
     """Return the copies that the conditions select. Raises UserError where they select no run."""
     needed: dict[str, FolderManifest] = {}
     for name, manifest in sound.items():
-        for member in (PLAN,) if is_sweep(name) else SOURCES:
+        members = (PLAN,) if is_sweep(name) else SOURCES
+        for member in members:
             if member in manifest.members:
                 needed[f"{name}/{member}"] = manifest
     faults = _fetch(remote, needed, stage)

@@ -67,7 +67,8 @@ def digest_of(source: bytes | Path) -> tuple[str, int]:
     """Return SHA-256 and bytes of a content, or of a file as `open_member` opens it. Raises UserError, OSError."""
     sha256 = hashlib.sha256()
     size = 0
-    for chunk in [source] if isinstance(source, bytes) else chunks_of(source):
+    chunks = [source] if isinstance(source, bytes) else chunks_of(source)
+    for chunk in chunks:
         sha256.update(chunk)
         size += len(chunk)
     return sha256.hexdigest(), size
